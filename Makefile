@@ -1,0 +1,78 @@
+# Everything works from a fresh clone with nothing but Python >= 3.11 and make: each target first makes .venv and
+# installs the project in it under constraints.txt. A stamp file is written only after an install has succeeded, so an
+# interrupted one is resumed, and a finished one is not repeated until pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= dev,plot
+# Extra arguments to every `pip install`, e.g. to choose an index that holds CPU builds of torch.
+PIP_ARGS ?=
+PYTEST_ARGS ?= -n 2 -q
+
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+REQUIRE_311 := import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	"lyapflow needs Python 3.11 or newer; " + sys.executable + " is %d.%d." % v[:2])
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types format bench docs clean distclean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@echo
+	@echo '  PYTHON=python3.12      the Python that .venv is made from'
+	@echo '  PIP_ARGS=...           extra arguments to pip install'
+	@echo '  PYTEST_ARGS="-x -k x"  instead of "$(PYTEST_ARGS)"'
+
+demo: $(VENV)/.stamp-dev ## show the solvers at work
+	$(PY) -m examples.solvers_demo
+
+test: $(VENV)/.stamp-dev ## run the tests and the doctests
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp-dev ## check style and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(VENV)/.stamp-dev ## fix style and format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+types: $(VENV)/.stamp-dev ## check types
+	$(PY) -m mypy
+
+bench: $(VENV)/.stamp-dev ## run every benchmark
+	$(PY) benchmarks/run.py
+
+docs: $(VENV)/.stamp-docs ## build the site into docs/_build/html
+	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo 'docs/_build/html/index.html'
+
+clean: ## remove caches and build products
+	rm -rf build dist *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+distclean: clean ## remove .venv as well
+	rm -rf $(VENV)
+
+# torch goes first and under its pin: a later resolution then finds it installed and never fetches a second build of it.
+# `-m venv` on an existing environment only repairs it, so that a half-made one is completed.
+$(VENV)/.stamp-torch: constraints.txt
+	@$(PYTHON) -c '$(REQUIRE_311)' || { echo 'Choose another one: make PYTHON=/path/to/python3.11 ...' >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || { echo 'Making $(VENV)'; $(PYTHON) -m venv $(VENV); }
+	@$(PY) -c '$(REQUIRE_311)' || { echo 'Remove it with: make distclean' >&2; exit 1; }
+	@echo 'Installing torch in $(VENV) (once)'
+	@$(PIP_INSTALL) torch setuptools
+	@touch $@
+
+# setuptools is installed by now, at its pinned version, so the build needs no environment of its own.
+$(VENV)/.stamp-dev: $(VENV)/.stamp-torch pyproject.toml
+	@echo 'Installing lyapflow[$(EXTRAS)] in $(VENV) (once)'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-dev
+	@echo 'Installing lyapflow[docs] in $(VENV) (once)'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[docs]'
+	@touch $@

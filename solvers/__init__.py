@@ -1,0 +1,75 @@
+"""Solvers for ordinary differential equations in PyTorch: many independent systems, each with its own step size."""
+
+from .adjoint import Adjoint, Backsolve, Checkpointed, Direct
+from .backsolve import odeint_adjoint
+from .controllers import PID, Controller, Decision, Fixed
+from .drop_in import odeint, odeint_event
+from .integrate import solve
+from .loop import LoopState
+from .method import (
+    ArmijoEuler,
+    DiscreteGradient,
+    DissipativeMethod,
+    ExplicitRK,
+    ImplicitRK,
+    ImplicitTableau,
+    LockstepMethod,
+    Method,
+    RelaxedRK,
+    Step,
+    Symplectic,
+    Tableau,
+    methods,
+    register,
+)
+from .newton import Newton
+from .solution import Solution
+from .status import SolveError, Status
+from .stepper import Stepper
+from .stopping import EnergyPlateau, SteadyState, Stop
+from .systems import Rows, Segments, Single, Systems
+from .term import HasEnergy, Term
+
+__all__ = [
+    "PID",
+    "Adjoint",
+    "ArmijoEuler",
+    "Backsolve",
+    "Checkpointed",
+    "Controller",
+    "Decision",
+    "Direct",
+    "DiscreteGradient",
+    "DissipativeMethod",
+    "EnergyPlateau",
+    "ExplicitRK",
+    "Fixed",
+    "HasEnergy",
+    "ImplicitRK",
+    "ImplicitTableau",
+    "LockstepMethod",
+    "LoopState",
+    "Method",
+    "Newton",
+    "RelaxedRK",
+    "Rows",
+    "Segments",
+    "Single",
+    "Solution",
+    "SolveError",
+    "Status",
+    "SteadyState",
+    "Step",
+    "Stepper",
+    "Stop",
+    "Symplectic",
+    "Systems",
+    "Tableau",
+    "Term",
+    "methods",
+    "odeint",
+    "odeint_adjoint",
+    "odeint_event",
+    "register",
+    "solve",
+]

@@ -1,0 +1,373 @@
+"""torchdiffeq's interface: `odeint`, `odeint_event` (and `odeint_adjoint`, in `backsolve`).
+
+Code written for torchdiffeq works after changing the import. What is new here: `args`, `systems`, and every method of
+the registry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._typing import Field, State
+from .adjoint import Adjoint, Direct
+from .controllers import PID, Controller, Fixed
+from .integrate import Problem, check_capabilities, pack_state
+from .lockstep import uniform_times
+from .loop import SLIVER, Event, Observer
+from .method.base import LockstepMethod, Method, find_method
+from .systems import Single, Systems
+from .term import Packing, Term, systems_of
+
+_ADAPTIVE_OPTIONS = {
+    "first_step", "safety", "ifactor", "dfactor", "max_num_steps", "step_t", "jump_t", "norm", "dtype", "min_step",
+    "max_step", "pcoeff", "icoeff", "dcoeff",
+}  # fmt: skip
+_FIXED_OPTIONS = {"step_size", "grid_constructor", "interp", "perturb", "norm", "max_num_steps"}
+_CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
+
+
+def odeint(
+    func: Field,
+    y0: State,
+    t: Tensor,
+    *,
+    rtol: float | Tensor | tuple[Any, ...] = 1e-7,
+    atol: float | Tensor | tuple[Any, ...] = 1e-9,
+    method: str | Method | None = None,
+    options: Mapping[str, Any] | None = None,
+    event_fn: Event | None = None,
+    args: Any = None,
+    systems: Systems | None = None,
+) -> Any:
+    """Integrate `dy/dt = func(t, y)` and return the states at the times `t`, as torchdiffeq's `odeint` does.
+
+    Args:
+        func: Called as `func(t, y)`, or `func(t, y, args)` where `args` is given.
+        y0: The state at `t[0]`: a tensor or a tuple of tensors.
+        t: Times, strictly increasing or decreasing; the first one is the start.
+        rtol: Relative tolerance of adaptive methods: a number, a tensor, or one for each part of a tuple state.
+        atol: Absolute tolerance, likewise.
+        method: A name from :func:`methods` or a method; `"dopri5"` by default.
+        options: Adaptive methods: `first_step`, `min_step`, `max_step`, `max_num_steps`, `norm`, `step_t`, `jump_t`,
+            `safety`, `ifactor`, `dfactor`, `dtype` (of time), and the controller's `pcoeff`, `icoeff`, `dcoeff`.
+            Methods of a fixed step size: `step_size` or `grid_constructor` (one step from each time to the next by
+            default), `interp` ("linear" or "cubic"), `perturb`, `max_num_steps`.
+        event_fn: `event_fn(t, y)`; the integration ends where it changes sign. Then `t` has two elements, of which
+            the second one only gives the direction.
+        args: Passed on to `func`.
+        systems: Which entries are independent systems: `func.systems` by default where there is one, else one system.
+
+    Returns:
+        The states, with the time first; or, with `event_fn`, the time of the event and the states at start and event.
+
+    >>> import torch
+    >>> from solvers import odeint
+    >>> odeint(lambda t, y: -y, torch.tensor([1.0]), torch.tensor([0.0, 1.0]))
+    tensor([[1.0000],
+            [0.3679]])
+    """
+    call = Call(func, y0, t, rtol, atol, method, options, event_fn, args, systems)
+    if event_fn is None:
+        return call.unpack(call.states(call.y0, call.t, Direct()))
+    event_t, states = call.until_event(call.y0, call.t)
+    return event_t, call.unpack(states)
+
+
+def odeint_event(
+    func: Field,
+    y0: State,
+    t0: Tensor,
+    *,
+    event_fn: Event,
+    reverse_time: bool = False,
+    odeint_interface: Callable[..., Any] = odeint,
+    **kwargs: Any,
+) -> tuple[Tensor, Any]:
+    """Integrate until `event_fn(t, y)` changes sign, with gradients through the time at which that happens.
+
+    Args:
+        func: As for :func:`odeint`.
+        y0: The state at `t0`.
+        t0: The start, a tensor with one element.
+        event_fn: Gives one value, or several of which the first to change sign counts.
+        reverse_time: Integrate backward in time.
+        odeint_interface: `odeint` or `odeint_adjoint`.
+        kwargs: Passed on to it.
+
+    Returns:
+        The time of the event, and the states at the start and at the event.
+
+    >>> import torch
+    >>> from solvers import odeint_event
+    >>> y0 = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    >>> start = torch.tensor(0.0, dtype=torch.float64)
+    >>> time, states = odeint_event(lambda t, y: -y, y0, start, event_fn=lambda t, y: y[0] - 0.5)
+    >>> time.detach(), torch.autograd.grad(time, y0)[0]
+    (tensor(0.6931, dtype=torch.float64), tensor([1.0000], dtype=torch.float64))
+    """
+    start = t0.reshape(-1)
+    t = torch.cat([start, start.detach() + (-1.0 if reverse_time else 1.0)])
+    event_t, states = odeint_interface(func, y0, t, event_fn=event_fn, **kwargs)
+    call = Call(func, y0, t, event_fn=event_fn, args=kwargs.get("args"), systems=kwargs.get("systems"))
+    packing = call.term.packing
+    at_event = states[-1] if packing is None else packing.pack([part[-1] for part in states])
+
+    # c(t*, y(t*)) = 0 defines t*: as a Newton step whose value is zero it carries the gradient, and the state moves
+    # with the time at its velocity.
+    term, spread = call.term, call.term.systems.spread
+    time = event_t.detach().reshape(-1)
+    velocity = term.field_at(spread(time.to(term.real_dtype)), at_event.detach()).detach()
+    with torch.enable_grad():
+        moving_t, moving_y = time.clone().requires_grad_(), at_event.detach().requires_grad_()
+        value = call.event(spread(moving_t), moving_y)
+        by_t, by_y = torch.autograd.grad(value.sum(), (moving_t, moving_y), materialize_grads=True)
+    slope = by_t + term.systems.inner(by_y, velocity)
+    miss = call.event(spread(time), at_event)
+    shift = -(miss - miss.detach()) / torch.where(slope == 0, 1.0, slope)
+    at_event = at_event + spread(shift) * velocity
+    event_t = event_t + shift.reshape(event_t.shape).to(event_t.dtype)
+    if packing is None:
+        return event_t, torch.stack([states[0], at_event])
+    parts = packing.unpack(at_event)
+    return event_t, tuple(torch.stack([part[0], end]) for part, end in zip(states, parts, strict=True))
+
+
+class Call:
+    """The arguments of `odeint`, checked and brought to one form."""
+
+    def __init__(
+        self,
+        func: Field,
+        y0: Any,
+        t: Any,
+        rtol: Any = 1e-7,
+        atol: Any = 1e-9,
+        method: str | Method | None = None,
+        options: Mapping[str, Any] | None = None,
+        event_fn: Event | None = None,
+        args: Any = None,
+        systems: Systems | None = None,
+    ) -> None:
+        if not callable(func):
+            raise TypeError(f"func must be callable as func(t, y), got {type(func).__name__}")
+        self.method = find_method("dopri5" if method is None else method)
+        self.options = dict(options or {})
+        division = systems_of(func, systems)
+        self.y0, packing = pack_state(y0, division)
+        t = _check_times(t)
+        if event_fn is not None and len(t) != 2:
+            raise ValueError(f"with event_fn, t must have two elements (start and direction), got {len(t)}")
+        backward = len(t) > 1 and bool(t[0] > t[1])
+        self.t_dtype = t.dtype
+        t = t.to(self.y0.device)
+        self.t = -t if backward else t
+        self.fixed = self._is_fixed()
+        self._check_options()
+        nudge = bool(self.options.get("perturb", False)) or self.options.get("jump_t") is not None
+        self.term = Term(func, division, self.y0, args=args, packing=packing, backward=backward, perturb=nudge)
+        self.controller = self._controller(rtol, atol)
+        check_capabilities(self.term, self.method, self.controller, None)
+        self.event_fn = event_fn
+        self._event_signs: Tensor | None = None
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def states(self, y0: Tensor, t: Tensor, adjoint: Adjoint) -> Tensor:
+        """The states at the times, as one tensor; `t` runs forward."""
+        if len(t) == 1:
+            return y0.unsqueeze(0)
+        solution = self.problem(y0, t, adjoint).run()
+        error = solution.error()
+        if error is not None:
+            raise error
+        return solution._ys
+
+    def until_event(self, y0: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The time of the event, in the caller's direction of time, and the states at start and event."""
+        problem = self.problem(y0, t, Direct())
+        if self.fixed and self.options.get("step_size") is None:
+            raise ValueError(f"event_fn: method {self.method.name!r} needs options={{'step_size': ...}}")
+        endless = torch.full_like(problem.t1, float("inf"))
+        problem = dataclasses.replace(
+            problem,
+            t1=endless,
+            saves=None,
+            stops=problem.jumps,
+            event=self.event,
+            differentiate_event=False,
+            times=None,
+        )
+        solution = problem.run()
+        error = solution.error()
+        if error is not None:
+            raise error
+        event_t = solution.t1.detach().to(self.t_dtype)
+        event_t = event_t.reshape(()) if isinstance(self.term.systems, Single) else event_t
+        return event_t, torch.stack([y0, solution._y1])
+
+    def unpack(self, states: Tensor) -> Any:
+        packing = self.term.packing
+        return states if packing is None else packing.unpack(states)
+
+    def problem(self, y0: Tensor, t: Tensor, adjoint: Adjoint) -> Problem:
+        options = self.options
+        time = t.to(options.get("dtype", torch.float64))
+        dt0, times, stops, jumps, limit = None, None, None, None, options.get("max_num_steps")
+        if self.fixed:
+            dt0 = time.new_tensor(options.get("step_size") or float("inf"))
+            times = self._grid(y0, t, time)
+            stops = times[1:-1] if isinstance(times, Tensor) else time.new_tensor(times[1:-1])
+        else:
+            if options.get("first_step") is not None:
+                dt0 = torch.as_tensor(options["first_step"], dtype=time.dtype, device=time.device).reshape(())
+            steps, jumps = self._inner_times("step_t", time), self._inner_times("jump_t", time)
+            inner = [x for x in (steps, jumps) if x is not None]
+            if len(inner) == 2 and bool(torch.isin(*inner).any()):
+                raise ValueError("options: step_t and jump_t must not have elements in common")
+            stops = torch.cat(inner) if inner else None
+            limit = None if limit is None else int(limit) * (len(t) - 1)  # torchdiffeq counts for each interval
+        observer = self._observer()
+        if self.fixed and (observer is not None or not isinstance(self.method, LockstepMethod)):
+            times = None  # the general loop steps from stop to stop
+        elif self.fixed:
+            stops = None
+        return Problem(
+            term=self.term, method=self.method, controller=self.controller, adjoint=adjoint, y0=y0, t0=time[0],
+            t1=time[-1], dt0=dt0, saves=time, stops=stops, jumps=jumps, max_steps=limit, observer=observer, times=times,
+            interpolation=options.get("interp", "linear") if self.fixed else None,
+        )  # fmt: skip
+
+    def event(self, t: Tensor, y: Any) -> Tensor:
+        """The event function as the loop wants it: one value per system, all positive at the start."""
+        assert self.event_fn is not None
+        if isinstance(y, Tensor) and self.term.packing is not None:
+            y = self.term.packing.unpack(y)
+        if self._event_signs is None:
+            with torch.no_grad():
+                start = self.term.time(self.t[:1].expand(self.term.systems.count))
+                state = self.y0 if self.term.packing is None else self.term.packing.unpack(self.y0)
+                self._event_signs = torch.sign(self.event_fn(start, state))
+        values = self.event_fn(t, y) * self._event_signs
+        return values.reshape(self.term.systems.count, -1).amin(1)
+
+    # -- options ------------------------------------------------------------------------------------------------
+
+    def _is_fixed(self) -> bool:
+        asked = self.options.get("step_size") is not None or self.options.get("grid_constructor") is not None
+        return asked or not self.method.adaptive or self.method.fixed_by_default
+
+    def _check_options(self) -> None:
+        allowed = _FIXED_OPTIONS if self.fixed else _ADAPTIVE_OPTIONS
+        unknown = sorted(set(self.options) - allowed)
+        if unknown:
+            kind = "of a fixed step size" if self.fixed else "of adaptive step size"
+            raise ValueError(
+                f"options: method {self.method.name!r} ({kind}) does not know {unknown}; it knows {sorted(allowed)}"
+            )
+        if self.options.get("step_size") is not None:
+            if self.options.get("grid_constructor") is not None:
+                raise ValueError("options: step_size and grid_constructor exclude each other")
+            if not self.options["step_size"] > 0:
+                raise ValueError(f"options: step_size must be positive, got {self.options['step_size']}")
+        if self.options.get("interp", "linear") not in ("linear", "cubic"):
+            raise ValueError(f"options: interp must be 'linear' or 'cubic', got {self.options['interp']!r}")
+
+    def _controller(self, rtol: Any, atol: Any) -> Controller:
+        rtol, atol = self._tolerance("rtol", rtol), self._tolerance("atol", atol)
+        settings = {
+            name: float(self.options[name])
+            for name in ("safety", "ifactor", "dfactor", "min_step", "max_step", "pcoeff", "icoeff", "dcoeff")
+            if name in self.options
+        }
+        norm, packing = self.options.get("norm"), self.term.packing
+        if packing is not None and isinstance(self.term.systems, Single):
+            of_parts = _largest_rms if norm is None else norm
+
+            def norm(flat: Tensor, of_parts: Any = of_parts, packing: Packing = packing) -> Any:
+                return of_parts(packing.unpack(flat))
+
+        controller = PID(rtol=rtol, atol=atol, norm=norm, **settings)
+        return Fixed() if self.fixed else controller
+
+    def _tolerance(self, name: str, value: Any) -> Any:
+        if not isinstance(value, (tuple, list)):
+            return value
+        packing = self.term.packing
+        if packing is None or len(value) != len(packing.shapes):
+            parts = "no tuple" if packing is None else f"{len(packing.shapes)} parts"
+            raise ValueError(f"{name} has {len(value)} elements, but y0 has {parts}")
+        like = self.y0.new_empty(0, dtype=self.term.real_dtype)
+        pairs = zip(value, packing.shapes, strict=True)
+        return packing.pack([torch.as_tensor(x).to(like).expand(shape) for x, shape in pairs])
+
+    def _inner_times(self, name: str, t: Tensor) -> Tensor | None:
+        value = self.options.get(name)
+        if value is None:
+            return None
+        times = torch.as_tensor(value).to(t)
+        times = (-times if self.term.backward else times).sort().values
+        return times[(times > t[0]) & (times < t[-1])]
+
+    def _grid(self, y0: Tensor, t: Tensor, time: Tensor) -> Tensor | list[float]:
+        """The times that steps end at, as numbers where no gradient is wanted."""
+        constructor, step_size = self.options.get("grid_constructor"), self.options.get("step_size")
+        if constructor is not None:
+            backward = self.term.backward
+            state = y0 if self.term.packing is None else self.term.packing.unpack(y0)
+            grid = constructor(self.term.field, state, -t if backward else t)
+            grid = (-grid if backward else grid).to(time.dtype)
+            if grid[0] != time[0] or grid[-1] != time[-1] or not bool((grid[1:] > grid[:-1]).all()):
+                raise ValueError("options: grid_constructor must give times that run strictly from t[0] to t[-1]")
+        elif step_size is not None:
+            numbers = uniform_times(float(time[0].detach()), float(time[-1].detach()), float(step_size), SLIVER)
+            if not time.requires_grad:
+                return numbers
+            inner = time[0] + torch.arange(len(numbers) - 1, device=time.device, dtype=time.dtype) * float(step_size)
+            grid = torch.cat([inner, time[-1:]])
+        else:
+            grid = time
+        if grid.requires_grad or torch.compiler.is_compiling():
+            return grid
+        return [float(x) for x in grid.tolist()]
+
+    def _observer(self) -> Observer | None:
+        found = {name: getattr(self.term.field, name) for name in _CALLBACKS if hasattr(self.term.field, name)}
+        if not found:
+            return None
+        term = self.term
+
+        def observe(what: str, t0: Tensor, y0: Tensor, dt: Tensor) -> None:
+            callback = found.get(f"callback_{what}")
+            if callback is not None:
+                time = term.time(t0)
+                callback(time, y0 if term.packing is None else term.packing.unpack(y0), term.systems.spread(dt))
+
+        return observe
+
+
+def _check_times(t: Any) -> Tensor:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"t must be a tensor of times, got {type(t).__name__}")
+    if not t.is_floating_point():
+        raise TypeError(f"t must be of a floating point type, got {t.dtype}")
+    if t.ndim != 1 or len(t) == 0:
+        raise ValueError(f"t must be one-dimensional and not empty, got shape {list(t.shape)}")
+    if torch.compiler.is_compiling():
+        return t
+    if not bool(torch.isfinite(t).all()):
+        raise ValueError("t must be finite")
+    rising = t[1:] > t[:-1]
+    falling = t[1:] < t[:-1]
+    if not bool(rising.all() | falling.all()):
+        raise ValueError("t must be strictly increasing or strictly decreasing: no repeated times, no turning back")
+    return t
+
+
+def _largest_rms(parts: tuple[Tensor, ...]) -> Tensor:
+    """torchdiffeq's norm of a tuple state: the largest root mean square of its parts."""
+    return torch.stack([part.abs().square().mean().sqrt() for part in parts if part.numel()]).amax()

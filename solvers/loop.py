@@ -1,0 +1,309 @@
+"""The loop over steps, as a pure function from state to state.
+
+Every system has its own time, step size, acceptance and status. A system that has ended takes steps of size zero, so
+it changes no more, and the others do not notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._typing import PerSystem, PerSystemInt
+from .controllers import Controller, Memory
+from .method.base import Method, Step, interpolate_as
+from .status import Status, failed, running
+from .stopping import Stop
+from .term import Term
+
+Event = Callable[..., Any]
+Observer = Callable[[str, Tensor, Tensor, Tensor], None]
+
+# A step that would leave less than this part of itself before the next given time goes there at once: ten steps of
+# 0.1 reach 1.0 in ten steps, not in eleven.
+SLIVER = 1e-6
+_BISECTIONS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopState:
+    """Where every system is. Going on needs nothing else; all tensors, so it can be saved with `torch.save`."""
+
+    t: PerSystem
+    y: Tensor
+    dt: PerSystem
+    f: Tensor | None
+    memory: Memory
+    status: PerSystemInt
+    nfe: PerSystemInt
+    accepted: PerSystemInt
+    rejected: PerSystemInt
+    energy_rejected: PerSystemInt
+    start: Tensor  # the first state: a place where the field of a failed system is known to be finite
+    side: Tensor | None = None  # on which side of its event every system started
+    lost: bool = False  # whether any system has failed
+
+    @property
+    def done(self) -> bool:
+        """Whether every system has ended."""
+        return not bool((self.status == Status.RUNNING).any())
+
+
+@dataclasses.dataclass(frozen=True)
+class Emission:
+    """A state that was asked for: the place among the save times, the systems concerned (None: all), the state."""
+
+    place: int
+    mask: Tensor | None
+    y: Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """Everything about an integration that does not change from step to step."""
+
+    term: Term
+    method: Method
+    controller: Controller
+    end: Tensor  # [] float64
+    stops: Tensor  # [K] float64, increasing, the last one is `end`: times that steps must end at
+    jumps: Tensor | None = None  # those of `stops` at which the field jumps
+    saves: Tensor | None = None  # [T] float64, increasing: times at which the state is wanted
+    event: Event | None = None
+    stop: Stop | None = None
+    observer: Observer | None = None
+    interpolation: str | None = None  # "linear" or "cubic" instead of the method's own way
+    differentiate_event: bool = True  # whether gradients flow through the time of the event
+
+    def start(self, t0: Tensor, y0: Tensor, dt0: Tensor | None) -> LoopState:
+        """The state before the first step."""
+        term, method = self.term, self.method
+        count = term.systems.count
+        t = t0.expand(count)
+        f, before = None, term.calls
+        if dt0 is None and method.adaptive:
+            f = term(t, y0)
+        dt = self.controller.first_step(term, method, t.detach(), y0.detach(), f if f is None else f.detach(), dt0)
+        zero = running(count, y0.device)
+        status = torch.where(t.detach() >= self.end.detach(), int(Status.SUCCESS), zero)
+        side = None
+        if self.event is not None:
+            side = torch.sign(self._event(t, y0)).detach()
+            status = torch.where(side == 0, int(Status.EVENT), status)
+        bad = ~finite(term, y0)
+        status = torch.where(bad & (status == Status.RUNNING), int(Status.NON_FINITE), status)
+        return LoopState(
+            t=t,
+            y=y0,
+            dt=dt.to(t.dtype).expand(count),
+            f=f,
+            memory=self.controller.remember(t.detach()),
+            status=status,
+            nfe=zero + (term.calls - before),
+            accepted=zero,
+            rejected=zero,
+            energy_rejected=zero,
+            start=y0.detach(),
+            side=side,
+            lost=bool(failed(status).any()),
+        )
+
+    def step(self, state: LoopState) -> tuple[LoopState, Step, list[Emission]]:
+        """Try one step of every running system."""
+        term = self.term
+        active = state.status == Status.RUNNING
+        t0 = state.t
+        target = self._next_stop(t0.detach())
+        size = torch.where(active, state.dt, 0.0)
+        room = target.detach() - t0.detach()
+        landing = active & (size * (1 + SLIVER) >= room)
+        t1 = torch.where(landing, target, t0 + size)
+        resolved = t1.detach() > t0.detach()
+        y0, f0 = state.y, state.f
+        if state.lost:
+            y0, f0 = torch.where(term.systems.spread(failed(state.status)), state.start, y0), None
+        if self.observer is not None:
+            self.observer("step", t0, y0, t1 - t0)
+        step, usable = self._attempt(t0, t1, y0, f0, landing, state.start)
+        attempted = term.calls
+        decision = self.controller.decide(term, self.method, step, state.dt, usable, state.memory)
+        accept = decision.accept & active & resolved
+        if self.observer is not None:
+            self.observer("accept_step" if bool(accept.any()) else "reject_step", t0, y0, t1 - t0)
+
+        everyone = bool(accept.all())
+        t_new, y_new, f_new = step.t1, step.y1, step.f1
+        status = state.status
+        side = state.side
+        if self.event is not None:
+            step, fired = self._locate_event(step, accept, side)
+            t_new, y_new = step.t1, step.y1
+            f_new = None if bool(fired.any()) else f_new
+            status = torch.where(fired, int(Status.EVENT), status)
+        if self.stop is not None:
+            still = self.stop.met(term, step) & accept & (status == Status.RUNNING)
+            status = torch.where(still, int(Status.STOPPED), status)
+        if not everyone:
+            spread = term.systems.spread(accept)
+            t_new = torch.where(accept, t_new, t0)
+            y_new = torch.where(spread, y_new, state.y)
+            if f_new is not None:
+                f_start = step.f0 if step.f0 is not None else state.f
+                f_new = None if f_start is None else torch.where(spread, f_new, f_start)
+        if self.jumps is not None and f_new is not None and bool(torch.isin(t_new.detach(), self.jumps).any()):
+            f_new = None  # the derivative was taken before the jump
+
+        status = torch.where(accept & (status == Status.RUNNING) & (t_new >= self.end), int(Status.SUCCESS), status)
+        if not everyone:
+            status = self._judge(status, active & ~accept, usable, resolved, step, decision.dt, t0.detach())
+        emissions = self._emit(step, t0.detach(), t_new.detach())
+        counted = active.long()
+        wasted = 0 if step.energy_rejected is None else step.energy_rejected * counted
+        new = LoopState(
+            t=t_new,
+            y=y_new,
+            dt=torch.where(active, decision.dt.to(state.dt.dtype), state.dt),
+            f=f_new,
+            memory=decision.memory,
+            status=status,
+            nfe=state.nfe + (step.evaluations + term.calls - attempted) * counted,
+            accepted=state.accepted + accept,
+            rejected=state.rejected + (active & ~accept),
+            energy_rejected=state.energy_rejected + wasted,
+            start=state.start,
+            side=side,
+            lost=state.lost or (not everyone and bool(failed(status).any())),
+        )
+        return new, step, emissions
+
+    # -- parts of a step ----------------------------------------------------------------------------------------
+
+    def _next_stop(self, t: Tensor) -> Tensor:
+        if self.stops.numel() == 1:
+            return self.stops.expand(t.shape)
+        ahead = torch.searchsorted(self.stops.detach(), t, right=True).clamp(max=self.stops.numel() - 1)
+        return self.stops[ahead]
+
+    def _attempt(
+        self, t0: Tensor, t1: Tensor, y0: Tensor, f0: Tensor | None, landing: Tensor, start: Tensor
+    ) -> tuple[Step, Tensor]:
+        step = self.method.step(self.term, t0, t1, y0, f0, landing)
+        usable = finite(self.term, step.y1)
+        if step.failed is not None:
+            usable = usable & ~step.failed
+        if step.y1.requires_grad and not bool(usable.all()):
+            # Do it again without them, with size zero from the start: a NaN that is thrown away still is in the graph,
+            # and times a zero cotangent it is a NaN in the gradient of parameters that all systems share.
+            t1 = torch.where(usable, t1, t0)
+            y0 = torch.where(self.term.systems.spread(usable), y0, start)
+            again = self.method.step(self.term, t0, t1, y0, None, landing & usable)
+            spent = step.evaluations + again.evaluations
+            step = dataclasses.replace(again, evaluations=spent, failed=step.failed)
+        return step, usable
+
+    def _judge(
+        self, status: Tensor, rejected: Tensor, usable: Tensor, resolved: Tensor, step: Step, dt: Tensor, t: Tensor
+    ) -> Tensor:
+        """The status of systems whose step was not accepted: try again, or give up."""
+        unsolved = torch.zeros_like(usable) if step.failed is None else step.failed
+        reason = torch.where(
+            unsolved,
+            int(Status.NOT_CONVERGED),
+            torch.where(usable, int(Status.STEP_TOO_SMALL), int(Status.NON_FINITE)),
+        )
+        if self.method.dissipative:
+            reason = torch.where(unsolved, int(Status.NOT_DISSIPATIVE), reason)
+        give_up = rejected & (~resolved | (t + dt <= t))
+        if not self.controller.retries:
+            give_up = give_up | rejected
+        else:
+            give_up = give_up | (rejected & ~usable & (dt <= self.controller.smallest_step))
+        return torch.where(give_up, reason, status)
+
+    def _event(self, t: Tensor, y: Tensor) -> Tensor:
+        assert self.event is not None
+        term = self.term
+        state: Any = y if term.packing is None else term.packing.unpack(y)
+        value = self.event(term.time(t), state)
+        if not torch.is_tensor(value) or value.numel() != term.systems.count:
+            raise ValueError(f"event(t, y) must return one value for each of the {term.systems.count} systems")
+        return value.reshape(term.systems.count)
+
+    def _locate_event(self, step: Step, accept: Tensor, side: Tensor | None) -> tuple[Step, Tensor]:
+        """End the step at the event for systems whose event function changed its sign in it."""
+        assert side is not None
+        term = self.term
+        with torch.no_grad():
+            value = self._event(step.t1, step.y1)
+            fired = accept & (torch.sign(value) != side) & (value == value)
+            if not bool(fired.any()):
+                return step, fired
+            low, high = torch.zeros_like(step.t1), torch.ones_like(step.t1)
+            for _ in range(_BISECTIONS):
+                middle = (low + high) / 2
+                t, y = self._inside(step, middle)
+                before = torch.sign(self._event(t, y)) == side
+                low, high = torch.where(before, middle, low), torch.where(before, high, middle)
+        theta = torch.where(fired, high, 1.0)
+        t, y = self._inside(step, theta)
+        if self.differentiate_event and (y.requires_grad or t.requires_grad):
+            # The implicit function theorem, as one Newton step whose value is zero: d theta = -dg / (dg/dtheta).
+            with torch.enable_grad():
+                moving = theta.detach().requires_grad_()
+                value = self._event(*self._inside(step, moving))
+                (slope,) = torch.autograd.grad(value.sum(), moving, retain_graph=True)
+                value = self._event(t, y)
+            slope = torch.where(fired & (slope != 0), slope, 1.0)
+            theta = theta - torch.where(fired, value - value.detach(), 0.0) / slope
+            t, y = self._inside(step, theta)
+        spread = term.systems.spread(fired)
+        t1, y1 = torch.where(fired, t, step.t1), torch.where(spread, y, step.y1)
+        return dataclasses.replace(step, t1=t1, y1=y1), fired
+
+    def _inside(self, step: Step, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Time and state at a fraction `theta`, `[S]`, of the step."""
+        t = step.t0 + theta * (step.t1 - step.t0)
+        if self.method.lands:  # no interpolant is good enough: step there
+            landing = torch.ones_like(theta, dtype=torch.bool)
+            return t, self.method.step(self.term, step.t0, t, step.y0, step.f0, landing).y1
+        fraction = self.term.systems.spread(theta.to(self.term.real_dtype))
+        return t, interpolate_as(self.interpolation, self.method, self.term, step, fraction)
+
+    def _emit(self, step: Step, before: Tensor, after: Tensor) -> list[Emission]:
+        """The states that were asked for at times in this step."""
+        if self.saves is None:
+            return []
+        saves, term = self.saves.detach(), self.term
+        first = torch.searchsorted(saves, before, right=True)
+        last = torch.searchsorted(saves, after, right=True)
+        emissions = []
+        for shift in range(int((last - first).max())):
+            place = first + shift
+            wanted = place < last
+            place = place.clamp(max=saves.numel() - 1)
+            reached = step.t1.detach()
+            at_end = saves[place] == reached
+            if bool((at_end | ~wanted).all()):
+                y = step.y1
+            else:
+                length = step.t1 - step.t0
+                theta = (self.saves[place] - step.t0) / torch.where(length == 0, 1.0, length)
+                theta = torch.where(wanted, theta, 0.0)
+                fraction = term.systems.spread(theta.to(term.real_dtype))
+                y = interpolate_as(self.interpolation, self.method, term, step, fraction)
+                y = torch.where(term.systems.spread(at_end), step.y1, y)
+            everyone = bool(wanted.all())
+            for k in sorted(set(place[wanted].tolist())):
+                mask = None if everyone and term.systems.count == 1 else wanted & (place == k)
+                emissions.append(Emission(k, mask, y))
+        return emissions
+
+
+def finite(term: Term, y: Tensor) -> Tensor:
+    """Which systems are finite in all their entries."""
+    total = term.systems.total(y.detach() * 0)
+    return total == 0

@@ -1,0 +1,273 @@
+"""Nonlinear equations, one for each system, solved together without ever forming a matrix.
+
+Newton's method with a line search, its linear equations by GMRES; and the gradient of a root by the implicit function
+theorem. Every system converges, stops and fails on its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ._typing import PerSystemBool, PerSystemInt
+from .systems import Systems
+from .term import fresh, recording
+
+Operator = Callable[[Tensor], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Newton:
+    """Settings of the nonlinear solves.
+
+    Args:
+        max_iterations: How many Newton iterations are made at the most.
+        tolerance: The size of the last update, relative to the solution; by default a power of the machine epsilon
+            that leaves a few digits for rounding.
+        krylov: How many Krylov vectors are kept for the linear equations before they restart.
+        restarts: How often they restart at the most.
+        halvings: How often an update is halved when it does not lower the residual.
+    """
+
+    max_iterations: int = 20
+    tolerance: float | None = None
+    krylov: int = 30
+    restarts: int = 3
+    halvings: int = 8
+
+    def tolerance_for(self, dtype: torch.dtype) -> float:
+        return torch.finfo(dtype).eps ** 0.75 if self.tolerance is None else self.tolerance
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """The solution of `residual(x) = 0`, which systems converged, and the evaluations that each one needed."""
+
+    x: Tensor
+    converged: PerSystemBool
+    evaluations: PerSystemInt
+
+
+def find_root(residual: Operator, x0: Tensor, scale: Tensor, systems: Systems, newton: Newton) -> Root:
+    """Solve `residual(x) = 0` for every system, from `x0`; `scale`, `[S]`, is the size that counts as large for x.
+
+    Nothing is recorded for gradients: see :func:`attach_root`.
+    """
+    tolerance = newton.tolerance_for(scale.dtype)
+    with torch.no_grad():
+        x = x0.detach()
+        value, jacobian = _linearize(residual, x)
+        size = _norm(systems, value)
+        converged = size == 0
+        alive = torch.isfinite(size) & ~converged
+        evaluations = torch.ones_like(alive, dtype=torch.int64)
+        for _ in range(newton.max_iterations):
+            if not bool(alive.any()):
+                break
+            # Loose linear solves make Newton converge linearly, but steeply; tight ones cost more than they save.
+            rhs = torch.where(systems.spread(alive), -value, 0.0)
+            update, _ = gmres(jacobian, rhs, systems, 1e-4, newton.krylov, 1)
+            # An update that is not finite must not reach the others through 0 * inf.
+            update = update.nan_to_num(0.0, 0.0, 0.0)
+            damping = torch.where(alive, 1.0, 0.0).to(size.dtype)
+            step = _norm(systems, update)
+            limit = tolerance * torch.maximum(scale, _norm(systems, x))
+            searching = alive
+            for _ in range(newton.halvings + 1):
+                trial = x + systems.spread(damping) * update
+                trial_value, trial_jacobian = _linearize(residual, trial)
+                evaluations = evaluations + searching
+                trial_size = _norm(systems, trial_value)
+                # At the level of rounding the residual need not fall any more.
+                better = (trial_size < size) | ((step * damping <= limit) & torch.isfinite(trial_size))
+                searching = searching & ~better
+                if not bool(searching.any()):
+                    break
+                damping = torch.where(searching, damping / 2, damping)
+            moved = alive & ~searching
+            x = torch.where(systems.spread(moved), trial, x)
+            small = (step * damping <= limit) | (trial_size == 0)
+            converged = converged | (moved & small)
+            # A system whose line search failed is as good as it will get.
+            alive = moved & ~small
+            value = torch.where(systems.spread(moved), trial_value, value)
+            size = torch.where(moved, trial_size, size)
+            jacobian = trial_jacobian
+    return Root(x, converged, evaluations)
+
+
+def attach_root(residual: Operator, root: Tensor, systems: Systems, newton: Newton) -> Tensor:
+    """The root again, with its gradient in everything that `residual` depends on.
+
+    By the implicit function theorem: if F(x, p) = 0, a cotangent g of x is the cotangent -J^-T g of F at fixed x. The
+    result can be differentiated twice.
+    """
+    value = residual(root.detach())
+    if not value.requires_grad:
+        return root
+    attached: Tensor = _RootGradient.apply(root, value, residual, systems, newton)
+    return attached
+
+
+class _RootGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, root: Tensor, value: Tensor, residual: Operator, systems: Systems, newton: Newton) -> Tensor:
+        out = root.clone()
+        ctx.residual, ctx.systems, ctx.newton = residual, systems, newton
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        (cotangent,) = cotangents
+        (x,) = ctx.saved_tensors
+        record = torch.is_grad_enabled()
+        with recording():
+            point = x if record and x.requires_grad else fresh(x)
+            value = ctx.residual(point)
+
+            def transposed(u: Tensor) -> Tensor:
+                (result,) = torch.autograd.grad(value, point, u, retain_graph=True)
+                return result
+
+            solution = _accurate_solve(transposed, cotangent.detach(), ctx.systems, ctx.newton)
+            if record:
+                (image,) = torch.autograd.grad(value, point, solution, create_graph=True)
+                straight = _directional(value, point)
+                solution = _LinearGradient.apply(solution, image - cotangent, straight, ctx.systems, ctx.newton)
+        return None, -solution, None, None, None
+
+
+class _LinearGradient(torch.autograd.Function):
+    """The same for the linear equation J^T u = g of the backward pass, so that second derivatives exist."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, solution: Tensor, value: Tensor, straight: Operator, systems: Systems, newton: Newton
+    ) -> Tensor:
+        ctx.straight, ctx.systems, ctx.newton = straight, systems, newton
+        return solution.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        return None, -_accurate_solve(ctx.straight, cotangents[0], ctx.systems, ctx.newton), None, None, None
+
+
+def _accurate_solve(operator: Operator, rhs: Tensor, systems: Systems, newton: Newton) -> Tensor:
+    solution, _ = gmres(operator, rhs, systems, newton.tolerance_for(rhs.dtype), newton.krylov, newton.restarts)
+    return solution
+
+
+def _linearize(residual: Operator, x: Tensor) -> tuple[Tensor, Operator]:
+    """The residual at x, and its derivative there as an operator on directions."""
+    with recording():
+        point = fresh(x)
+        value = residual(point)
+        return value.detach(), _directional(value, point)
+
+
+def _directional(value: Tensor, point: Tensor) -> Operator:
+    """Directional derivatives by reverse mode only: J^T u is linear in u, and its derivative in u is J.
+
+    Forward mode would do it in one pass, but fields are gradients themselves more often than not, and by far not
+    every operator of torch can be differentiated forward over reverse.
+    """
+    dummy = torch.zeros_like(value, requires_grad=True)
+    (image,) = torch.autograd.grad(value, point, dummy, create_graph=True)
+
+    def apply(direction: Tensor) -> Tensor:
+        (result,) = torch.autograd.grad(image, dummy, direction, retain_graph=True)
+        return result.detach()
+
+    return apply
+
+
+@torch.no_grad()
+def gmres(
+    operator: Operator, rhs: Tensor, systems: Systems, tolerance: float, krylov: int, restarts: int
+) -> tuple[Tensor, PerSystemBool]:
+    """Solve `operator(x) = rhs` for every system to a relative residual; also, which systems got there.
+
+    A system that has converged takes no further part: its columns become those of the identity, so that it ends with
+    the very numbers that it would have had alone.
+    """
+    x = torch.zeros_like(rhs)
+    residual = rhs
+    goal = tolerance * _norm(systems, rhs)
+    norm = _norm(systems, residual)
+    active = torch.isfinite(norm) & (norm > goal)
+    converged = torch.isfinite(norm) & ~active
+    for _ in range(restarts):
+        if not bool(active.any()):
+            break
+        correction, finished = _arnoldi(operator, residual, norm, active, goal, systems, krylov)
+        x = x + correction
+        converged = converged | finished
+        active = active & ~finished
+        if bool(active.any()):
+            residual = torch.where(systems.spread(active), rhs - operator(x), 0.0)
+            norm = _norm(systems, residual)
+            active = active & torch.isfinite(norm)
+    return x, converged
+
+
+def _arnoldi(
+    operator: Operator,
+    residual: Tensor,
+    norm: Tensor,
+    active: Tensor,
+    goal: Tensor,
+    systems: Systems,
+    krylov: int,
+) -> tuple[Tensor, Tensor]:
+    """One cycle of GMRES: the correction, and the systems that reached their goal."""
+    finished = torch.zeros_like(active)
+    basis = [residual / systems.spread(torch.where(active, norm, 1.0))]
+    projected = [torch.where(active, norm, 0.0)]  # the right-hand side in the basis, rotated as we go
+    columns: list[list[Tensor]] = []
+    rotations: list[tuple[Tensor, Tensor]] = []
+    for j in range(krylov):
+        vector = operator(basis[j])
+        column = []
+        for known in basis:
+            overlap = systems.inner(vector, known)
+            vector = vector - systems.spread(overlap) * known
+            column.append(overlap)
+        below = _norm(systems, vector)
+        for i, (cos, sin) in enumerate(rotations):
+            column[i], column[i + 1] = cos * column[i] + sin * column[i + 1], cos * column[i + 1] - sin * column[i]
+        radius = torch.sqrt(column[j] ** 2 + below**2)
+        live = active & torch.isfinite(radius) & (radius > 0)
+        cos = torch.where(live, column[j] / torch.where(live, radius, 1.0), 1.0)
+        sin = torch.where(live, below / torch.where(live, radius, 1.0), 0.0)
+        rotations.append((cos, sin))
+        columns.append([torch.where(live, entry, 0.0) for entry in column[:j]] + [torch.where(live, radius, 1.0)])
+        last = torch.where(live, projected[j], 0.0)
+        projected[j] = cos * last
+        projected.append(-sin * last)
+        reached = live & (projected[j + 1].abs() <= goal)
+        finished = finished | reached
+        active = live & ~reached
+        if not bool(active.any()):
+            break
+        basis.append(vector / systems.spread(torch.where(active & (below > 0), below, 1.0)))
+    weights: list[Tensor] = [projected[0]] * len(columns)
+    for i in reversed(range(len(columns))):
+        weight = projected[i]
+        for j in range(i + 1, len(columns)):
+            weight = weight - columns[j][i] * weights[j]
+        weights[i] = weight / columns[i][i]
+    correction = torch.zeros_like(residual)
+    for weight, known in zip(weights, basis, strict=False):
+        correction = correction + systems.spread(weight) * known
+    return correction, finished
+
+
+def _norm(systems: Systems, x: Tensor) -> Tensor:
+    return systems.inner(x, x).sqrt()

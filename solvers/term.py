@@ -1,0 +1,240 @@
+"""What the solvers see of a user's field: one tensor, time running forward, systems bound to the state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ._typing import Field, State
+from .systems import Single, Systems
+
+
+@runtime_checkable
+class HasEnergy(Protocol):
+    """A field with a Lyapunov function: what dissipative methods ask of a field. Nobody has to inherit from it.
+
+    `energy(t, y)` gives one value per system, `[S]`; `systems` says what a system is.
+    """
+
+    systems: Systems
+
+    def __call__(self, t: Tensor, y: Any) -> Any: ...
+
+    def energy(self, t: Tensor, y: Any) -> Tensor: ...
+
+
+def systems_of(field: Field, given: Systems | None) -> Systems:
+    """The systems to integrate: as given, else the field's own, else the whole state as one.
+
+    Independence is never assumed.
+    """
+    if given is None:
+        given = getattr(field, "systems", None)
+    if given is None:
+        return Single()
+    if not isinstance(given, Systems):
+        raise TypeError(f"systems must be Single(), Rows() or Segments(index, count), got {type(given).__name__}")
+    return given
+
+
+class Packing:
+    """A tuple of tensors as one tensor: side by side within each row where there are many systems, flat otherwise."""
+
+    def __init__(self, example: Sequence[Tensor], systems: Systems) -> None:
+        if len(example) == 0:
+            raise ValueError("y0 is an empty tuple: there is nothing to integrate")
+        self.shapes = [part.shape for part in example]
+        self.flat = isinstance(systems, Single)
+        if not self.flat:
+            rows = {shape[0] if len(shape) else None for shape in self.shapes}
+            if len(rows) != 1 or None in rows:
+                shapes = [list(shape) for shape in self.shapes]
+                raise ValueError(f"y0: with many systems all parts need the same first dimension, got shapes {shapes}")
+        self.lead = () if self.flat else tuple(self.shapes[0][:1])
+        self.widths = [shape[len(self.lead) :].numel() for shape in self.shapes]
+
+    def pack(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([part.reshape((*self.lead, -1)) for part in parts], dim=-1)
+
+    def unpack(self, packed: Tensor) -> tuple[Tensor, ...]:
+        """The parts again; leading dimensions of `packed` beyond a state's own (times) are kept."""
+        extra = packed.shape[: packed.ndim - len(self.lead) - 1]
+        pieces = packed.split(self.widths, dim=-1)
+        return tuple(piece.reshape((*extra, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True))
+
+
+@final
+class Term:
+    """A field bound to its systems, its arguments and a direction of time.
+
+    Inside the solvers time always runs forward and the state is always one tensor; `Term` translates. Calls are
+    counted in `calls`.
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        systems: Systems,
+        like: Tensor,
+        *,
+        args: Any = None,
+        packing: Packing | None = None,
+        backward: bool = False,
+        perturb: bool = False,
+    ) -> None:
+        self.field = field
+        self.systems = systems.bind(like)
+        self.args = () if args is None else (args,)
+        self.packing = packing
+        self.backward = backward
+        self.perturb = perturb
+        self.calls = 0
+        self.shape, self.dtype, self.device = like.shape, like.dtype, like.device
+        self.real_dtype = like.dtype.to_real()
+        self.sizes = self.systems.sizes.to(device=like.device, dtype=self.real_dtype).clamp(min=1)
+        self._checked = False
+        self._parameters: bool | None = None
+
+    @property
+    def has_energy(self) -> bool:
+        return callable(getattr(self.field, "energy", None))
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def time(self, t: Tensor) -> Tensor:
+        """Internal time `[S]` as the field expects it: its own direction, the state's precision, broadcastable."""
+        return self.systems.spread(self._oriented(t))
+
+    def _oriented(self, t: Tensor) -> Tensor:
+        t = t.to(self.real_dtype)
+        return -t if self.backward else t
+
+    def stage_times(self, t0: Tensor, t1: Tensor, nodes: Sequence[float]) -> list[Tensor]:
+        """The field's time at each node of a step from `t0` to `t1`, both `[...]`, as a list of `[...]`.
+
+        With `perturb`, the ends are moved inward by one unit in the last place, so that a field that jumps at a grid
+        point is seen from inside the step.
+        """
+        c = _nodes(tuple(nodes), t0.device, t0.dtype).reshape(-1, *(1,) * t0.ndim)
+        times = list(self._oriented((1 - c) * t0 + c * t1).unbind(0))
+        if self.perturb:
+            inward = -1.0 if self.backward else 1.0
+            for i, node in enumerate(nodes):
+                if node in (0.0, 1.0):
+                    towards = torch.full_like(times[i], inward * (1 if node == 0.0 else -1) * float("inf"))
+                    moved = torch.nextafter(times[i].detach(), towards)
+                    times[i] = times[i] + (moved - times[i].detach())
+        return times
+
+    # -- field --------------------------------------------------------------------------------------------------
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        """dy/dt at internal time `t`, `[S]`."""
+        return self.velocity(self.time(t), y)
+
+    def velocity(self, time: Tensor, y: Tensor) -> Tensor:
+        """dy/dt in the direction of the integration, where `time` is what the field itself gets."""
+        f = self.field_at(time, y)
+        return -f if self.backward else f
+
+    def field_at(self, time: Tensor, y: Tensor) -> Tensor:
+        """The field's own value, as one tensor."""
+        self.calls += 1
+        if self.packing is None:
+            f = self.field(time, y, *self.args)
+        else:
+            f = self._pack_derivative(self.field(time, self.packing.unpack(y), *self.args))
+        if not self._checked:
+            self._check_derivative(f)
+        checked: Tensor = f
+        return checked
+
+    def _pack_derivative(self, parts: Any) -> Tensor:
+        assert self.packing is not None
+        shapes = [list(shape) for shape in self.packing.shapes]
+        if not isinstance(parts, (tuple, list)):
+            raise TypeError(f"the field must return a tuple of tensors of shapes {shapes}, got {_describe(parts)}")
+        if [list(part.shape) for part in parts] != shapes:
+            got = [list(part.shape) for part in parts]
+            raise ValueError(f"the field returned shapes {got}, but the state has {shapes}")
+        return self.packing.pack(parts)
+
+    def _check_derivative(self, f: Any) -> None:
+        wanted = f"a tensor of shape {list(self.shape)}, {self.dtype}, on {self.device}, like the state"
+        if not isinstance(f, Tensor):
+            raise TypeError(f"the field must return {wanted}; got {_describe(f)}")
+        if f.shape != self.shape or f.dtype != self.dtype or f.device != self.device:
+            raise ValueError(f"the field must return {wanted}; got shape {list(f.shape)}, {f.dtype}, on {f.device}")
+        self._checked = True
+
+    # -- energy -------------------------------------------------------------------------------------------------
+
+    def energy(self, t: Tensor, y: Tensor) -> Tensor:
+        """The field's energy per system at internal time `t`, `[S]`."""
+        state: State = y if self.packing is None else self.packing.unpack(y)
+        value = self.field.energy(self.time(t), state, *self.args)  # type: ignore[attr-defined]
+        if not isinstance(value, Tensor) or value.numel() != self.systems.count:
+            raise ValueError(
+                f"energy(t, y) must return one value for each of the {self.systems.count} systems, "
+                f"got {_describe(value)}"
+            )
+        return value.reshape(self.systems.count)
+
+    def energy_and_gradient(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Energy `[S]` and its gradient in the state; differentiable further where gradients are being recorded."""
+        record = torch.is_grad_enabled() and (y.requires_grad or self._energy_has_parameters(t, y))
+        with recording():
+            point = y if record and y.requires_grad else fresh(y)
+            value = self.energy(t, point)
+            (gradient,) = torch.autograd.grad(value.sum(), point, create_graph=record)
+        return (value, gradient) if record else (value.detach(), gradient)
+
+    def _energy_has_parameters(self, t: Tensor, y: Tensor) -> bool:
+        """Whether the energy depends on anything but the state that wants a gradient.
+
+        Otherwise a solution would come out as requiring one although nothing that went in did.
+        """
+        if self._parameters is None:
+            self._parameters = self.energy(t, y.detach()).requires_grad
+        return self._parameters
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Autograd is on inside, also under `torch.no_grad()` and `torch.inference_mode()`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def fresh(y: Tensor) -> Tensor:
+    """The same values as a new leaf that records gradients."""
+    if y.is_inference():
+        y = y.clone()
+    return y.detach().requires_grad_()
+
+
+_NODES: dict[tuple[Any, ...], Tensor] = {}
+
+
+def _nodes(nodes: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Nodes of a method as a tensor, made once for each device: copying them there at every step would be slow."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(nodes, device=device, dtype=dtype)
+    key = (nodes, device, dtype)
+    if key not in _NODES:
+        with torch.inference_mode(False):
+            _NODES[key] = torch.tensor(nodes, device=device, dtype=dtype)
+    return _NODES[key]
+
+
+def _describe(x: Any) -> str:
+    if isinstance(x, Tensor):
+        return f"a tensor of shape {list(x.shape)}"
+    return f"{type(x).__name__}"
+
+
+Norm = Callable[[Tensor], Tensor]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .adjoint import Adjoint
 from .loop import finite
-from .method.base import LockstepMethod, Step, interpolate_as
+from .method.base import LockstepMethod, Step
 from .progress import Progress
 from .systems import Single
 from .term import Term
@@ -148,4 +148,4 @@ def _inside(
     f0 = f0 if f0 is not None or not stages else stages[0]
     count = term.systems.count
     step = Step(start.expand(count), end.expand(count), h, y0, y1, 0, f0=f0, f1=f1, stages=stages)
-    return interpolate_as(grid.interpolation, method, term, step, theta)
+    return method.interpolate(method.complete(term, step, grid.interpolation), theta, grid.interpolation)

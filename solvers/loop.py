@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ._typing import PerSystem, PerSystemInt
 from .controllers import Controller, Memory
-from .method.base import Method, Step, interpolate_as
+from .method.base import Method, Step
 from .status import Status, failed, running
 from .stopping import Stop
 from .term import Term
@@ -83,7 +83,7 @@ class Loop:
         """The state before the first step."""
         term, method = self.term, self.method
         count = term.systems.count
-        t = t0.expand(count)
+        t = t0.expand(count).contiguous()
         f, before = None, term.calls
         if dt0 is None and method.adaptive:
             f = term(t, y0)
@@ -99,7 +99,7 @@ class Loop:
         return LoopState(
             t=t,
             y=y0,
-            dt=dt.to(t.dtype).expand(count),
+            dt=dt.to(t.dtype).expand(count).contiguous(),
             f=f,
             memory=self.controller.remember(t.detach()),
             status=status,
@@ -129,7 +129,6 @@ class Loop:
         if self.observer is not None:
             self.observer("step", t0, y0, t1 - t0)
         step, usable = self._attempt(t0, t1, y0, f0, landing, state.start)
-        attempted = term.calls
         decision = self.controller.decide(term, self.method, step, state.dt, usable, state.memory)
         accept = decision.accept & active & resolved
         if self.observer is not None:
@@ -137,16 +136,20 @@ class Loop:
 
         everyone = bool(accept.all())
         t_new, y_new, f_new = step.t1, step.y1, step.f1
-        status = state.status
+        status, nfe = state.status, state.nfe + step.evaluations * active
         side = state.side
+        # Evaluations beyond those of the step are counted for the systems that they were made for.
+        before = term.calls
         if self.event is not None:
             step, fired = self._locate_event(step, accept, side)
             t_new, y_new = step.t1, step.y1
             f_new = None if bool(fired.any()) else f_new
             status = torch.where(fired, int(Status.EVENT), status)
+            nfe, before = nfe + (term.calls - before) * fired, term.calls
         if self.stop is not None:
             still = self.stop.met(term, step) & accept & (status == Status.RUNNING)
             status = torch.where(still, int(Status.STOPPED), status)
+            nfe, before = nfe + (term.calls - before) * accept, term.calls
         if not everyone:
             spread = term.systems.spread(accept)
             t_new = torch.where(accept, t_new, t0)
@@ -160,9 +163,9 @@ class Loop:
         status = torch.where(accept & (status == Status.RUNNING) & (t_new >= self.end), int(Status.SUCCESS), status)
         if not everyone:
             status = self._judge(status, active & ~accept, usable, resolved, step, decision.dt, t0.detach())
-        emissions = self._emit(step, t0.detach(), t_new.detach())
-        counted = active.long()
-        wasted = 0 if step.energy_rejected is None else step.energy_rejected * counted
+        emissions, inside = self._emit(step, t0.detach(), t_new.detach())
+        nfe = nfe + (term.calls - before) * inside
+        wasted = 0 if step.energy_rejected is None else step.energy_rejected * active
         new = LoopState(
             t=t_new,
             y=y_new,
@@ -170,7 +173,7 @@ class Loop:
             f=f_new,
             memory=decision.memory,
             status=status,
-            nfe=state.nfe + (step.evaluations + term.calls - attempted) * counted,
+            nfe=nfe,
             accepted=state.accepted + accept,
             rejected=state.rejected + (active & ~accept),
             energy_rejected=state.energy_rejected + wasted,
@@ -242,6 +245,8 @@ class Loop:
             fired = accept & (torch.sign(value) != side) & (value == value)
             if not bool(fired.any()):
                 return step, fired
+        step = self.method.complete(term, step, self.interpolation)
+        with torch.no_grad():
             low, high = torch.zeros_like(step.t1), torch.ones_like(step.t1)
             for _ in range(_BISECTIONS):
                 middle = (low + high) / 2
@@ -271,16 +276,17 @@ class Loop:
             landing = torch.ones_like(theta, dtype=torch.bool)
             return t, self.method.step(self.term, step.t0, t, step.y0, step.f0, landing).y1
         fraction = self.term.systems.spread(theta.to(self.term.real_dtype))
-        return t, interpolate_as(self.interpolation, self.method, self.term, step, fraction)
+        return t, self.method.interpolate(step, fraction, self.interpolation)
 
-    def _emit(self, step: Step, before: Tensor, after: Tensor) -> list[Emission]:
-        """The states that were asked for at times in this step."""
+    def _emit(self, step: Step, before: Tensor, after: Tensor) -> tuple[list[Emission], Tensor]:
+        """The states that were asked for at times in this step, and the systems that had to be interpolated."""
+        inside = torch.zeros_like(before, dtype=torch.bool)
         if self.saves is None:
-            return []
+            return [], inside
         saves, term = self.saves.detach(), self.term
         first = torch.searchsorted(saves, before, right=True)
         last = torch.searchsorted(saves, after, right=True)
-        emissions = []
+        emissions, completed = [], None
         for shift in range(int((last - first).max())):
             place = first + shift
             wanted = place < last
@@ -290,17 +296,19 @@ class Loop:
             if bool((at_end | ~wanted).all()):
                 y = step.y1
             else:
+                inside = inside | (wanted & ~at_end)
                 length = step.t1 - step.t0
                 theta = (self.saves[place] - step.t0) / torch.where(length == 0, 1.0, length)
                 theta = torch.where(wanted, theta, 0.0)
+                completed = self.method.complete(term, step, self.interpolation) if completed is None else completed
                 fraction = term.systems.spread(theta.to(term.real_dtype))
-                y = interpolate_as(self.interpolation, self.method, term, step, fraction)
+                y = self.method.interpolate(completed, fraction, self.interpolation)
                 y = torch.where(term.systems.spread(at_end), step.y1, y)
             everyone = bool(wanted.all())
             for k in sorted(set(place[wanted].tolist())):
                 mask = None if everyone and term.systems.count == 1 else wanted & (place == k)
                 emissions.append(Emission(k, mask, y))
-        return emissions
+        return emissions, inside
 
 
 def finite(term: Term, y: Tensor) -> Tensor:

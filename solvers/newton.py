@@ -102,66 +102,84 @@ def find_root(residual: Operator, x0: Tensor, scale: Tensor, systems: Systems, n
 
 
 def attach_root(residual: Operator, root: Tensor, systems: Systems, newton: Newton) -> Tensor:
-    """The root again, with its gradient in everything that `residual` depends on.
+    """The root again, with first and second derivatives in everything that `residual` depends on.
 
-    By the implicit function theorem: if F(x, p) = 0, a cotangent g of x is the cotangent -J^-T g of F at fixed x. The
-    result can be differentiated twice.
+    A Newton step with the Jacobian frozen at the root changes nothing there, and has the first derivative of the root
+    by the implicit function theorem; a second one from where the first one leads has the second derivative as well.
     """
     value = residual(root.detach())
     if not value.requires_grad:
         return root
-    attached: Tensor = _RootGradient.apply(root, value, residual, systems, newton)
-    return attached
+    jacobian = _Jacobian(residual, root.detach(), systems, newton)
+    once: Tensor = root.detach() - _FrozenSolve.apply(value, jacobian)
+    twice: Tensor = once - _FrozenSolve.apply(residual(once), jacobian)
+    return twice
 
 
-class _RootGradient(torch.autograd.Function):
+class _Jacobian:
+    """The derivative of a residual at its root, as something to solve linear equations with."""
+
+    def __init__(self, residual: Operator, root: Tensor, systems: Systems, newton: Newton) -> None:
+        self.residual, self.root, self.systems, self.newton = residual, root, systems, newton
+        self._graph: tuple[Tensor, Tensor] | None = None
+        self._largest: Tensor | None = None
+
+    def _linearized(self) -> tuple[Tensor, Tensor]:
+        if self._graph is None:
+            with recording():
+                point = fresh(self.root)
+                self._graph = self.residual(point), point
+        return self._graph
+
+    def solve_transposed(self, rhs: Tensor) -> Tensor:
+        value, point = self._linearized()
+
+        def transposed(u: Tensor) -> Tensor:
+            with recording():
+                (image,) = torch.autograd.grad(value, point, u, retain_graph=True)
+            return image
+
+        # First derivatives reach the first of the two Newton steps with a cotangent of zero, up to the tolerance of
+        # the solve for the second one: nothing to solve for, seen from there.
+        size = _norm(self.systems, rhs)
+        self._largest = size if self._largest is None else torch.maximum(size, self._largest)
+        return self._solve(transposed, rhs, self._largest)
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        value, point = self._linearized()
+        with recording():
+            straight = _directional(value, point)
+        return self._solve(straight, rhs, None)
+
+    def _solve(self, operator: Operator, rhs: Tensor, scale: Tensor | None) -> Tensor:
+        tolerance, newton = self.newton.tolerance_for(self.root.dtype.to_real()), self.newton
+        solution, _ = gmres(operator, rhs.detach(), self.systems, tolerance, newton.krylov, newton.restarts, scale)
+        return solution
+
+
+class _FrozenSolve(torch.autograd.Function):
+    """J^-1 applied to a residual that is zero."""
+
     @staticmethod
-    def forward(ctx: Any, root: Tensor, value: Tensor, residual: Operator, systems: Systems, newton: Newton) -> Tensor:
-        out = root.clone()
-        ctx.residual, ctx.systems, ctx.newton = residual, systems, newton
-        ctx.save_for_backward(out)
-        return out
+    def forward(ctx: Any, value: Tensor, jacobian: _Jacobian) -> Tensor:
+        ctx.jacobian = jacobian
+        return torch.zeros_like(value)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        (cotangent,) = cotangents
-        (x,) = ctx.saved_tensors
-        record = torch.is_grad_enabled()
-        with recording():
-            point = x if record and x.requires_grad else fresh(x)
-            value = ctx.residual(point)
-
-            def transposed(u: Tensor) -> Tensor:
-                (result,) = torch.autograd.grad(value, point, u, retain_graph=True)
-                return result
-
-            solution = _accurate_solve(transposed, cotangent.detach(), ctx.systems, ctx.newton)
-            if record:
-                (image,) = torch.autograd.grad(value, point, solution, create_graph=True)
-                straight = _directional(value, point)
-                solution = _LinearGradient.apply(solution, image - cotangent, straight, ctx.systems, ctx.newton)
-        return None, -solution, None, None, None
+        return _FrozenSolveTransposed.apply(cotangents[0], ctx.jacobian), None
 
 
-class _LinearGradient(torch.autograd.Function):
-    """The same for the linear equation J^T u = g of the backward pass, so that second derivatives exist."""
-
+class _FrozenSolveTransposed(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, solution: Tensor, value: Tensor, straight: Operator, systems: Systems, newton: Newton
-    ) -> Tensor:
-        ctx.straight, ctx.systems, ctx.newton = straight, systems, newton
-        return solution.clone()
+    def forward(ctx: Any, rhs: Tensor, jacobian: _Jacobian) -> Tensor:
+        ctx.jacobian = jacobian
+        return jacobian.solve_transposed(rhs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        return None, -_accurate_solve(ctx.straight, cotangents[0], ctx.systems, ctx.newton), None, None, None
-
-
-def _accurate_solve(operator: Operator, rhs: Tensor, systems: Systems, newton: Newton) -> Tensor:
-    solution, _ = gmres(operator, rhs, systems, newton.tolerance_for(rhs.dtype), newton.krylov, newton.restarts)
-    return solution
+        return ctx.jacobian.solve(cotangents[0]), None
 
 
 def _linearize(residual: Operator, x: Tensor) -> tuple[Tensor, Operator]:
@@ -190,17 +208,25 @@ def _directional(value: Tensor, point: Tensor) -> Operator:
 
 @torch.no_grad()
 def gmres(
-    operator: Operator, rhs: Tensor, systems: Systems, tolerance: float, krylov: int, restarts: int
+    operator: Operator,
+    rhs: Tensor,
+    systems: Systems,
+    tolerance: float,
+    krylov: int,
+    restarts: int,
+    scale: Tensor | None = None,
 ) -> tuple[Tensor, PerSystemBool]:
-    """Solve `operator(x) = rhs` for every system to a relative residual; also, which systems got there.
+    """Solve `operator(x) = rhs` for every system, to a residual relative to `scale`, by default the norm of `rhs`.
+
+    Also, which systems got there.
 
     A system that has converged takes no further part: its columns become those of the identity, so that it ends with
     the very numbers that it would have had alone.
     """
     x = torch.zeros_like(rhs)
     residual = rhs
-    goal = tolerance * _norm(systems, rhs)
-    norm = _norm(systems, residual)
+    norm = _norm(systems, rhs)
+    goal = tolerance * (norm if scale is None else scale)
     active = torch.isfinite(norm) & (norm > goal)
     converged = torch.isfinite(norm) & ~active
     for _ in range(restarts):

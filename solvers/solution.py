@@ -66,7 +66,7 @@ class Solution:
         with torch.no_grad():
             f = self._term(self._inward(self.t1), self._y1)
             speed = self._term.systems.inner(f, f).sqrt()
-        return solve_error(self.status, self.t1, self._dt, speed)
+        return solve_error(self.status, self.t1.detach(), self._dt.detach(), speed)
 
     @cached_property
     def energy(self) -> Tensor:
@@ -103,7 +103,8 @@ class Solution:
             if bool(here.any()):
                 theta = (t - step.t0) / torch.where(accepted, step.t1 - step.t0, 1.0)
                 theta = torch.where(here, theta, 0.0)
-                y = self._method.interpolate(term, step, term.systems.spread(theta.to(term.real_dtype)))
+                step = self._method.complete(term, step)
+                y = self._method.interpolate(step, term.systems.spread(theta.to(term.real_dtype)))
                 result = torch.where(term.systems.spread(here), y, result)
         return result
 

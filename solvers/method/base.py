@@ -73,30 +73,29 @@ class Method(ABC):
         `None` meaning none; it concerns only methods that choose the time they reach.
         """
 
-    def interpolate(self, term: Term, step: Step, theta: Tensor) -> Tensor:
-        """The state inside a step, at `theta` in [0, 1] spread over the state."""
-        if self.order == 1 or self.lands:
+    def complete(self, term: Term, step: Step, kind: str | None = None) -> Step:
+        """The step with everything that :meth:`interpolate` needs, which may take evaluations of the field."""
+        if kind == "linear" or (kind is None and self._is_linear_inside(step)):
+            return step
+        f0 = term(step.t0, step.y0) if step.f0 is None else step.f0
+        f1 = term(step.t1, step.y1) if step.f1 is None else step.f1
+        return dataclasses.replace(step, f0=f0, f1=f1)
+
+    def interpolate(self, step: Step, theta: Tensor, kind: str | None = None) -> Tensor:
+        """The state inside a completed step, at `theta` in [0, 1] spread over the state.
+
+        The `kind` is "linear", "cubic", or None for the way that is best for the method.
+        """
+        if kind == "linear" or (kind is None and self._is_linear_inside(step)):
             return interpolation.linear(theta, step.y0, step.y1)
-        return interpolate_cubic(term, step, theta)
+        assert step.f0 is not None and step.f1 is not None
+        return interpolation.hermite(theta, step.y0, step.y1, step.h * step.f0, step.h * step.f1)
+
+    def _is_linear_inside(self, step: Step) -> bool:
+        return self.order == 1 or self.lands
 
     def __repr__(self) -> str:
         return f"<method {self.name}, order {self.order}>"
-
-
-def interpolate_cubic(term: Term, step: Step, theta: Tensor) -> Tensor:
-    """The cubic through both ends of a step with the derivatives there, evaluated where they are not known."""
-    f0 = term(step.t0, step.y0) if step.f0 is None else step.f0
-    f1 = term(step.t1, step.y1) if step.f1 is None else step.f1
-    return interpolation.hermite(theta, step.y0, step.y1, step.h * f0, step.h * f1)
-
-
-def interpolate_as(kind: str | None, method: Method, term: Term, step: Step, theta: Tensor) -> Tensor:
-    """The state inside a step: "linear", "cubic", or (None) the way of the method."""
-    if kind == "linear":
-        return interpolation.linear(theta, step.y0, step.y1)
-    if kind == "cubic":
-        return interpolate_cubic(term, step, theta)
-    return method.interpolate(term, step, theta)
 
 
 class LockstepMethod(Method):

@@ -215,15 +215,15 @@ class RelaxedRK(DissipativeMethod):
 
     def propose(self, term: Term, start: _Start, t1: Tensor, land: Tensor | None) -> Proposal:
         y1, gamma, error, evaluations = self._relaxed(term, start, t1)
+        spent = torch.full_like(start.energy, evaluations, dtype=torch.int64)
         size = t1 - start.t
         if land is not None and bool(land.any()):
             # To end at a given time, aim beside it by the factor just found, and relax again.
             aim = start.t + torch.where(land, size / gamma, size)
             y1, again, error, more = self._relaxed(term, start, aim)
-            evaluations += more
             reached = torch.where(land, t1, start.t + again * (aim - start.t))
-            return Proposal(y1, reached, evaluations, error)
-        return Proposal(y1, start.t + gamma * size, evaluations, error)
+            return Proposal(y1, reached, spent + more * land, error)
+        return Proposal(y1, start.t + gamma * size, spent, error)
 
     def _relaxed(self, term: Term, start: _Start, t1: Tensor) -> tuple[Tensor, Tensor, Tensor | None, int]:
         before = term.calls

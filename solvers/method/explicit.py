@@ -118,14 +118,18 @@ class ExplicitRK(LockstepMethod):
             return None
         return h * combine(sparse(self.tableau.error), stages)
 
-    def interpolate(self, term: Term, step: Step, theta: Tensor) -> Tensor:
-        if self.tableau.dense is not None:
+    def complete(self, term: Term, step: Step, kind: str | None = None) -> Step:
+        own = self.tableau.dense is not None or (self.tableau.middle is not None and step.f1 is not None)
+        return step if kind is None and own else super().complete(term, step, kind)
+
+    def interpolate(self, step: Step, theta: Tensor, kind: str | None = None) -> Tensor:
+        if kind is None and self.tableau.dense is not None:
             weights = interpolation.polynomial_weights(theta, self.tableau.dense)
             total = step.y0
             for weight, stage in zip(weights, step.stages, strict=True):
                 total = torch.addcmul(total, step.h * weight, stage)
             return total
-        if self.tableau.middle is not None and step.f1 is not None:
+        if kind is None and self.tableau.middle is not None and step.f1 is not None:
             middle = move(step.y0, step.h, sparse(self.tableau.middle), step.stages)
             return interpolation.quartic(theta, step.y0, step.y1, middle, step.h * step.stages[0], step.h * step.f1)
-        return super().interpolate(term, step, theta)
+        return super().interpolate(step, theta, kind)

@@ -1,0 +1,31 @@
+"""Settings shared by all tests."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# The tests run on several processes; more threads in each would only make them wait for each other.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def _devices() -> list[object]:
+    cuda = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))
+    return ["cpu", cuda]
+
+
+@pytest.fixture(params=_devices())
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)

@@ -250,7 +250,7 @@ def _adjoint_options(options: Mapping[str, Any], call: Call) -> dict[str, Any]:
     return settings
 
 
-def solve_backsolve(problem: Problem, adjoint: Backsolve) -> Solution:
+def solve_backsolve(problem: Problem, adjoint: Backsolve) -> Solution[Any]:
     """`solve` with :class:`Backsolve`: the solution's states carry gradients from the adjoint equation."""
     if problem.every_step or problem.dense or problem.event is not None or problem.stop is not None:
         raise ValueError('adjoint=Backsolve() cannot be combined with saveat="steps", dense, event or stop')
@@ -276,7 +276,7 @@ def solve_backsolve(problem: Problem, adjoint: Backsolve) -> Solution:
     saves = problem.t1.reshape(1) if problem.saves is None else problem.saves
     with_start = bool(saves[0] > problem.t0) if len(saves) else True
     t = torch.cat([problem.t0.reshape(1), saves]) if with_start else saves
-    cell: list[Solution] = []
+    cell: list[Solution[Any]] = []
 
     def forward_solve() -> tuple[Tensor, Tensor]:
         solution = dataclasses.replace(problem, saves=saves, adjoint=Direct()).run()

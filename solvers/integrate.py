@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._typing import Field, State
+from ._typing import Field
 from .adjoint import Adjoint, Backsolve, Direct
 from .controllers import PID, Controller, Fixed
 from .lockstep import Grid, March, march, uniform_times
 from .loop import SLIVER, Emission, Event, Loop, LoopState, Observer, finite
 from .method.base import LockstepMethod, Method, Step, find_method
 from .progress import Progress, progress_bar
-from .solution import Dense, Solution
+from .solution import Dense, Solution, Y
 from .status import Status
 from .stopping import Stop
 from .systems import Systems
@@ -30,7 +30,7 @@ _STEPS_BETWEEN_REPORTS = 16
 
 def solve(
     field: Field,
-    y0: State,
+    y0: Y,
     t0: float | Tensor,
     t1: float | Tensor,
     *,
@@ -49,7 +49,7 @@ def solve(
     max_steps: int | None = None,
     throw: bool = True,
     progress: bool | Progress = False,
-) -> Solution:
+) -> Solution[Y]:
     """Integrate `dy/dt = field(t, y)` from `t0` to `t1`, every system on its own.
 
     Args:
@@ -129,7 +129,7 @@ class Problem:
     interpolation: str | None = None
     differentiate_event: bool = True
 
-    def run(self) -> Solution:
+    def run(self) -> Solution[Any]:
         grid = self._grid()
         if grid is not None:
             return run_on_grid(self, grid)
@@ -195,7 +195,7 @@ class Problem:
         return Grid(torch.tensor(times, dtype=torch.float64, device=self.y0.device), sizes, saves, self.interpolation)
 
 
-def run_on_grid(problem: Problem, grid: Grid) -> Solution:
+def run_on_grid(problem: Problem, grid: Grid) -> Solution[Any]:
     """March over a grid in lockstep, again under guard if a system turns out not to be finite."""
     term, y0 = problem.term, problem.y0
     assert isinstance(problem.method, LockstepMethod)
@@ -279,7 +279,7 @@ class _Record:
             if event.t is not None and event.y is not None:
                 self.path.append((event.t, event.y))
 
-    def solution(self, state: LoopState) -> Solution:
+    def solution(self, state: LoopState) -> Solution[Any]:
         problem, systems = self.problem, self.problem.term.systems
         if problem.every_step:
             ts = torch.stack([t for t, _ in self.path])
@@ -318,11 +318,13 @@ def _solution(
     stats: dict[str, Tensor],
     dt: Tensor,
     dense: Dense | None,
-) -> Solution:
+) -> Solution[Any]:
     term = problem.term
     if term.backward:
         ts, t1 = -ts, -t1
     packing = term.packing
+    shown_ys: Any
+    shown_y1: Any
     shown_ys, shown_y1 = (ys, y1) if packing is None else (packing.unpack(ys), packing.unpack(y1))
     return Solution(ts, shown_ys, shown_y1, t1, status, stats, term, problem.method, dt, y1, ys, dense)
 

@@ -85,8 +85,9 @@ def march(
                 assert steps_done is not None
                 alive = alive & finite(term, new)
                 if not bool(alive.all()):
-                    # As in Loop: again, from where the failed systems are well, so that no NaN is in the graph.
+                    # As in Loop: again, with the failed systems where they started, so that no NaN is in the graph.
                     living = term.systems.spread(alive)
+                    times = [torch.where(living, time, node[0]) for time, node in zip(times, nodes, strict=True)]
                     new, f_new, stages = method.advance(term, times, h, torch.where(living, y, start), None)
                     new = torch.where(living, new, y)
                     f_new = None

@@ -43,7 +43,7 @@ class LoopState:
     accepted: PerSystemInt
     rejected: PerSystemInt
     energy_rejected: PerSystemInt
-    start: Tensor  # the first state: a place where the field of a failed system is known to be finite
+    start: tuple[Tensor, Tensor]  # first time and state: a place where the field of a failed system was finite
     side: Tensor | None = None  # on which side of its event every system started
     lost: bool = False  # whether any system has failed
 
@@ -107,7 +107,7 @@ class Loop:
             accepted=zero,
             rejected=zero,
             energy_rejected=zero,
-            start=y0.detach(),
+            start=(t.detach(), y0.detach()),
             side=side,
             lost=bool(failed(status).any()),
         )
@@ -123,16 +123,13 @@ class Loop:
         landing = active & (size * (1 + SLIVER) >= room)
         t1 = torch.where(landing, target, t0 + size)
         resolved = t1.detach() > t0.detach()
-        y0, f0 = state.y, state.f
-        if state.lost:
-            y0, f0 = torch.where(term.systems.spread(failed(state.status)), state.start, y0), None
         if self.observer is not None:
-            self.observer("step", t0, y0, t1 - t0)
-        step, usable = self._attempt(t0, t1, y0, f0, landing, state.start)
+            self.observer("step", t0, state.y, t1 - t0)
+        step, usable = self._attempt(state, t1, landing)
         decision = self.controller.decide(term, self.method, step, state.dt, usable, state.memory)
         accept = decision.accept & active & resolved
         if self.observer is not None:
-            self.observer("accept_step" if bool(accept.any()) else "reject_step", t0, y0, t1 - t0)
+            self.observer("accept_step" if bool(accept.any()) else "reject_step", t0, state.y, t1 - t0)
 
         everyone = bool(accept.all())
         t_new, y_new, f_new = step.t1, step.y1, step.f1
@@ -191,22 +188,32 @@ class Loop:
         ahead = torch.searchsorted(self.stops.detach(), t, right=True).clamp(max=self.stops.numel() - 1)
         return self.stops[ahead]
 
-    def _attempt(
-        self, t0: Tensor, t1: Tensor, y0: Tensor, f0: Tensor | None, landing: Tensor, start: Tensor
-    ) -> tuple[Step, Tensor]:
-        step = self.method.step(self.term, t0, t1, y0, f0, landing)
-        usable = finite(self.term, step.y1)
+    def _attempt(self, state: LoopState, t1: Tensor, landing: Tensor) -> tuple[Step, Tensor]:
+        """Step to `t1`; also, which systems can use the result."""
+        step = self._step_without(failed(state.status) if state.lost else None, state, t1, landing)
+        # An error that is not finite betrays a stage that is not, which would be handed on as the next derivative.
+        usable = finite(self.term, step.y1 if step.error is None else step.y1.detach() + step.error.detach())
         if step.failed is not None:
             usable = usable & ~step.failed
         if step.y1.requires_grad and not bool(usable.all()):
-            # Do it again without them, with size zero from the start: a NaN that is thrown away still is in the graph,
-            # and times a zero cotangent it is a NaN in the gradient of parameters that all systems share.
-            t1 = torch.where(usable, t1, t0)
-            y0 = torch.where(self.term.systems.spread(usable), y0, start)
-            again = self.method.step(self.term, t0, t1, y0, None, landing & usable)
+            again = self._step_without(~usable, state, t1, landing & usable)
             spent = step.evaluations + again.evaluations
             step = dataclasses.replace(again, evaluations=spent, failed=step.failed)
         return step, usable
+
+    def _step_without(self, lost: Tensor | None, state: LoopState, t1: Tensor, landing: Tensor) -> Step:
+        """A step of all systems but those that are `lost`.
+
+        What they would have done is thrown away, but a NaN in it would still be in the graph, and times a zero
+        cotangent it is a NaN in the gradient of parameters that all systems share. So they stay where they started.
+        """
+        if lost is None:
+            return self.method.step(self.term, state.t, t1, state.y, state.f, landing)
+        t_start, y_start = state.start
+        y0 = torch.where(self.term.systems.spread(lost), y_start, state.y)
+        t0, end = torch.where(lost, t_start, state.t), torch.where(lost, t_start, t1)
+        step = self.method.step(self.term, t0, end, y0, None, landing & ~lost)
+        return dataclasses.replace(step, t0=state.t, t1=torch.where(lost, t1, step.t1))
 
     def _judge(
         self, status: Tensor, rejected: Tensor, usable: Tensor, resolved: Tensor, step: Step, dt: Tensor, t: Tensor

@@ -46,10 +46,14 @@ class Newton:
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """The solution of `residual(x) = 0`, which systems converged, and the evaluations that each one needed."""
+    """The solution of `residual(x) = 0`, which systems converged, and the evaluations that each one needed.
+
+    Where the residual was not finite to begin with, neither is `x`.
+    """
 
     x: Tensor
     converged: PerSystemBool
+    finite: PerSystemBool
     evaluations: PerSystemInt
 
 
@@ -98,7 +102,9 @@ def find_root(residual: Operator, x0: Tensor, scale: Tensor, systems: Systems, n
             value = torch.where(systems.spread(moved), trial_value, value)
             size = torch.where(moved, trial_size, size)
             jacobian = trial_jacobian
-    return Root(x, converged, evaluations)
+        finite = torch.isfinite(size)
+        x = torch.where(systems.spread(finite), x, float("nan"))
+    return Root(x, converged, finite, evaluations)
 
 
 def attach_root(residual: Operator, root: Tensor, systems: Systems, newton: Newton) -> Tensor:

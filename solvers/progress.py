@@ -23,12 +23,12 @@ class _Bar:
         self.shown = -1.0
 
     def __call__(self, fraction: float) -> None:
-        # A terminal is slow: draw a step of one per cent or the end, nothing between.
-        if fraction < 1 and fraction - self.shown < 0.01:
+        # A terminal is slow: draw steps of one per cent and the end, nothing between. A file gets the end alone.
+        if fraction < 1 and (fraction - self.shown < 0.01 or not sys.stderr.isatty()):
             return
         self.shown = fraction
         filled = int(self.width * fraction)
         bar = "#" * filled + "." * (self.width - filled)
         seconds = time.perf_counter() - self.start
         end = "\n" if fraction >= 1 else ""
-        print(f"\r[{bar}] {fraction:4.0%} {seconds:6.1f} s", end=end, file=sys.stderr, flush=True)
+        print(f"\r[{bar}] {int(100 * fraction):3d} % {seconds:6.1f} s", end=end, file=sys.stderr, flush=True)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from ._typing import PerSystem, PerSystemInt, State
+from ._typing import PerSystem, PerSystemInt
 from .method.base import Method, Step
 from .status import SolveError, Status, failed, solve_error
 from .term import Term
+
+
+Y = TypeVar("Y", Tensor, tuple[Tensor, ...])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Dense:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(Generic[Y]):
     """The result of :func:`solve`.
 
     Attributes:
@@ -38,8 +42,8 @@ class Solution:
     """
 
     ts: Tensor
-    ys: State
-    y1: State
+    ys: Y
+    y1: Y
     t1: PerSystem
     status: PerSystemInt
     stats: dict[str, PerSystemInt]
@@ -78,7 +82,7 @@ class Solution:
         rows = [self._term.energy(t.expand(count), y) for t, y in zip(ts, self._ys, strict=True)]
         return torch.stack(rows)
 
-    def __call__(self, t: float | Tensor) -> State:
+    def __call__(self, t: float | Tensor) -> Y:
         """The state at any time that was integrated over, from a solution made with `dense=True`.
 
         `t` is a number or a tensor of times of any shape; its dimensions come first in the result.
@@ -89,7 +93,8 @@ class Solution:
         states = [self._at(time) for time in times.reshape(-1)]
         packed = torch.stack(states).reshape(*times.shape, *self._y1.shape)
         packing = self._term.packing
-        return packed if packing is None else packing.unpack(packed)
+        result: Any = packed if packing is None else packing.unpack(packed)
+        return result
 
     def _at(self, t: Tensor) -> Tensor:
         assert self._dense is not None

@@ -66,7 +66,10 @@ _ADVICE = {
         "loosen rtol and atol, use float64, use an implicit method if the system is stiff, "
         "or name discontinuities of the field in jump_t"
     ),
-    Status.NON_FINITE: "take a smaller step, use an adaptive or dissipative method, or check the field at this state",
+    Status.NON_FINITE: (
+        "check whether the field is defined near this state and time, end the system there with an event, "
+        "or take a smaller step (adaptive and dissipative methods find it)"
+    ),
     Status.NOT_CONVERGED: "take a smaller step, use an adaptive implicit method, or allow more Newton iterations",
     Status.NOT_DISSIPATIVE: "check the energy at this state; its domain may not contain it",
 }

@@ -127,7 +127,7 @@ class ImplicitRK(Method):
         stage = root.x
         if torch.is_grad_enabled():
             stage = attach_root(residual, stage, systems, self.newton)
-        return stage, root.converged, root.evaluations
+        return stage, root.converged | ~root.finite, root.evaluations
 
 
 IMPLICIT_EULER = ImplicitTableau(

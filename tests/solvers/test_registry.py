@@ -202,11 +202,10 @@ def test_nan_in_one_system_leaves_the_others_alone(name: str) -> None:
 
     def run(poison: float, rows: list[int]) -> tuple[solvers.Solution, list[Tensor]]:
         base = field_for(method, lam[rows])
-        where = torch.tensor([[0.0], [poison], [0.0]], dtype=torch.float64)[rows]
+        hit = torch.tensor([[False], [True], [False]])[rows]
 
         def field(t: Tensor, y: Tensor) -> Tensor:
-            late = (t > 0.2).to(y.dtype) * where
-            return base(t, y) + torch.where(late == 0, torch.zeros_like(late), late)
+            return base(t, y) + torch.where((t > 0.2) & hit, poison, 0.0)
 
         field.systems, field.energy = base.systems, base.energy  # type: ignore[attr-defined]
         controller = controller_of(name, rtol=1e-4, atol=1e-6)
@@ -220,7 +219,7 @@ def test_nan_in_one_system_leaves_the_others_alone(name: str) -> None:
         (bad, bad_inputs), (good, _) = run(poison, [0, 1, 2]), run(0.0, [0, 1, 2])
         assert bad.status_of(1) is Status.NON_FINITE
         assert [bad.status_of(i) for i in (0, 2)] == [Status.SUCCESS] * 2
-        assert 0.1 < float(bad.t1[1]) < 0.3
+        assert 0.1 < float(bad.t1[1].detach()) < 0.3
         assert torch.isfinite(bad.ys).all()
         assert torch.equal(bad.ys[:, [0, 2]], good.ys[:, [0, 2]])
         assert torch.equal(bad.ys[1, 1], bad.ys[2, 1])  # frozen

@@ -20,7 +20,8 @@ class SmallNetwork(nn.Module):
         self.y0 = torch.randn(32, 8)
 
     def forward(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.layers(y)
+        f: Tensor = self.layers(y)
+        return f
 
 
 class PredatorPrey(nn.Module):

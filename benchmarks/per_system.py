@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from report import Claim, largest, main, print_table
@@ -34,7 +35,7 @@ class Problem:
     y0: Tensor
     t1: float
 
-    def solve(self, systems: Systems, rtol: float = 1e-5) -> Solution:
+    def solve(self, systems: Systems, rtol: float = 1e-5) -> Solution[Tensor]:
         controller = PID(rtol=rtol, atol=1e-2 * rtol)
         return solve(self.field, self.y0, 0.0, self.t1, method="dopri5", controller=controller, systems=systems)
 
@@ -60,10 +61,7 @@ def measure(rounds: int) -> list[Claim]:
     work: dict[str, float] = {}
     for name, problem in {"Prothero-Robinson": prothero_robinson(), "van der Pol": van_der_pol()}.items():
         exact = problem.solve(Rows(), rtol=1e-10).y1
-        runs: dict[str, Callable[[], Solution]] = {
-            SHARED: lambda problem=problem: problem.solve(Single()),
-            OWN: lambda problem=problem: problem.solve(Rows()),
-        }
+        runs = {SHARED: partial(problem.solve, Single()), OWN: partial(problem.solve, Rows())}
         solutions = {way: run() for way, run in runs.items()}
         evaluations = {
             SHARED: SYSTEMS * int(solutions[SHARED].stats["nfe"]),

@@ -15,7 +15,10 @@ Measure = Callable[[int], list["Claim"]]
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A figure with its bound. A figure that could not be measured is NaN and reaches no bound."""
+    """A figure with its bound, or without one: then it is only shown.
+
+    A figure that could not be measured is NaN and reaches no bound.
+    """
 
     text: str
     figure: float
@@ -25,6 +28,10 @@ class Claim:
     case: str = ""
 
     @property
+    def is_bounded(self) -> bool:
+        return self.at_most is not None or self.at_least is not None
+
+    @property
     def reached(self) -> bool:
         above = self.at_least is None or self.figure >= self.at_least
         below = self.at_most is None or self.figure <= self.at_most
@@ -32,13 +39,15 @@ class Claim:
 
     @property
     def verdict(self) -> str:
+        if not self.is_bounded:
+            return "shown"
         return "reached" if self.reached else "NOT REACHED"
 
     @property
     def bound(self) -> str:
         if self.at_least is not None:
-            return f">= {self.at_least:g}{self.unit}"
-        return f"<= {self.at_most:g}{self.unit}"
+            return f">= {self.at_least:.3g}{self.unit}"
+        return "-" if self.at_most is None else f"<= {self.at_most:.3g}{self.unit}"
 
     @property
     def value(self) -> str:
@@ -46,17 +55,18 @@ class Claim:
 
     def line(self) -> str:
         where = f" [{self.case}]" if self.case else ""
-        return f"{self.text} {self.value} ({self.bound}, {self.verdict}){where}"
+        verdict = f" ({self.bound}, {self.verdict})" if self.is_bounded else ""
+        return f"{self.text} {self.value}{verdict}{where}"
 
 
-def largest(text: str, figures: dict[str, float], at_most: float, unit: str = "x") -> Claim:
-    """The claim that every figure is at most this; it shows the worst case."""
+def largest(text: str, figures: dict[str, float], at_most: float | None = None, unit: str = "x") -> Claim:
+    """The largest of the figures, with the case that it belongs to."""
     case = max(figures, key=lambda name: figures[name])
     return Claim(text, figures[case], at_most=at_most, unit=unit, case=case)
 
 
-def smallest(text: str, figures: dict[str, float], at_least: float, unit: str = "x") -> Claim:
-    """The claim that every figure is at least this; it shows the worst case."""
+def smallest(text: str, figures: dict[str, float], at_least: float | None = None, unit: str = "x") -> Claim:
+    """The smallest of the figures, with the case that it belongs to."""
     case = min(figures, key=lambda name: figures[name])
     return Claim(text, figures[case], at_least=at_least, unit=unit, case=case)
 

@@ -24,9 +24,10 @@ def main() -> None:
         script = importlib.import_module(name)
         found += [(name, claim) for claim in show(script.__doc__, script.measure, arguments.rounds)]
     rows = [[claim.text, name, claim.bound, claim.value, claim.verdict, claim.case] for name, claim in found]
-    print_table("Summary", ("claim", "script", "bound", "measured", "", "worst case"), rows)
-    missed = sum(not claim.reached for _, claim in found)
-    print(f"\n{len(found) - missed} of {len(found)} claims reached" + (f", {missed} NOT REACHED" if missed else ""))
+    print_table("Summary", ("figure", "script", "claim", "measured", "", "case"), rows)
+    claims = [claim for _, claim in found if claim.is_bounded]
+    missed = sum(not claim.reached for claim in claims)
+    print(f"\n{len(claims) - missed} of {len(claims)} claims reached" + (f", {missed} NOT REACHED" if missed else ""))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Times of several functions from one interleaved run.
 
-Two functions timed one after the other are measured on two different machines: clock rates and other programs change
+Two functions timed one after the other are measured under different conditions: clock rates and other programs change
 in between. So every function runs once in each round, in an order that changes from round to round, and what is
 reported is the median of the ratios *within* the rounds.
 """

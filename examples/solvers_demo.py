@@ -140,7 +140,7 @@ class Descent:
     """What one method made of the swirling descent: the path of every system, and what it cost."""
 
     method: str
-    solution: Solution
+    solution: Solution[Tensor]
     energy_calls: int
 
     @property
@@ -373,7 +373,7 @@ def draw_readme_image(figures: ModuleType, path: Path) -> None:
     figures.draw_readme_image(descents, field, flow.ys, 5, path)
 
 
-def end_state(solution: Solution) -> Tensor:
+def end_state(solution: Solution[Tensor]) -> Tensor:
     """The state at the end, which here is one tensor."""
     assert isinstance(solution.y1, Tensor)
     return solution.y1
@@ -403,7 +403,7 @@ def table(align: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
     print(flush=True)
 
 
-def outcome(solution: Solution) -> str:
+def outcome(solution: Solution[Tensor]) -> str:
     """How many systems ended how."""
     counts = Counter(Status(code).name for code in solution.status.tolist())
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), reverse=True))

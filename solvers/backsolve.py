@@ -19,7 +19,7 @@ from .loop import Event
 from .method.base import Method
 from .solution import Solution
 from .systems import Systems
-from .term import Term, fresh, recording
+from .term import Term, fresh, outside_inference_mode, recording
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +139,7 @@ def _norm_of(kind: Any, state_norm: Callable[[Any], Any] | None) -> Callable[[tu
     return norm
 
 
+@outside_inference_mode
 def odeint_adjoint(
     func: Field,
     y0: State,

@@ -35,8 +35,8 @@ class Controller(ABC):
         """The first step size of every system, `[S]`."""
 
     @abstractmethod
-    def remember(self, t0: Tensor) -> Memory:
-        """The memory before the first step."""
+    def remember(self, dt: Tensor) -> Memory:
+        """The memory before the first step, of size `dt`."""
 
     @abstractmethod
     def decide(
@@ -61,7 +61,10 @@ class Controller(ABC):
 
 @final
 class Fixed(Controller):
-    """The same step size throughout; every usable step is accepted."""
+    """The same step size throughout; every usable step is accepted.
+
+    Dissipative methods may take less of it; they never take more.
+    """
 
     @property
     def retries(self) -> bool:
@@ -74,13 +77,20 @@ class Fixed(Controller):
             raise ValueError(f"method {method.name!r} takes steps of a fixed size: give dt0 (in odeint: step_size)")
         return dt0
 
-    def remember(self, t0: Tensor) -> Memory:
-        return ()
+    def remember(self, dt: Tensor) -> Memory:
+        return (dt,)
 
     def decide(
         self, term: Term, method: Method, step: Step, proposal: Tensor, usable: Tensor, memory: Memory
     ) -> Decision:
-        return Decision(usable, proposal, memory)
+        if step.energy_rejected is None:
+            return Decision(usable, proposal, memory)
+        # Where a dissipative method had to shorten its step, it would have to do so again: start near what it took,
+        # and return to the given size in steps of two. Not too near: what is a small part of a step is for the method
+        # to say, and it knows only the size that it is asked for.
+        (given,) = memory
+        taken = torch.where(step.energy_rejected > 0, (step.t1 - step.t0).detach(), proposal)
+        return Decision(usable, torch.maximum(torch.minimum(2 * taken, given), given / 32), memory)
 
     def __repr__(self) -> str:
         return "Fixed()"
@@ -155,8 +165,8 @@ class PID(Controller):
             dt0 = self._guess_first_step(term, method, t0, y0, f0)
         return dt0.clamp(self.min_step, self.max_step)
 
-    def remember(self, t0: Tensor) -> Memory:
-        return (torch.ones_like(t0), torch.ones_like(t0))
+    def remember(self, dt: Tensor) -> Memory:
+        return (torch.ones_like(dt), torch.ones_like(dt))
 
     @torch.no_grad()
     def decide(

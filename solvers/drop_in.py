@@ -21,7 +21,7 @@ from .lockstep import uniform_times
 from .loop import SLIVER, Event, Observer
 from .method.base import LockstepMethod, Method, find_method
 from .systems import Single, Systems
-from .term import Packing, Term, systems_of
+from .term import Packing, Term, outside_inference_mode, systems_of
 
 _ADAPTIVE_OPTIONS = {
     "first_step", "safety", "ifactor", "dfactor", "max_num_steps", "step_t", "jump_t", "norm", "dtype", "min_step",
@@ -31,6 +31,7 @@ _FIXED_OPTIONS = {"step_size", "grid_constructor", "interp", "perturb", "norm", 
 _CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
 
 
+@outside_inference_mode
 def odeint(
     func: Field,
     y0: State,
@@ -78,6 +79,7 @@ def odeint(
     return event_t, call.unpack(states)
 
 
+@outside_inference_mode
 def odeint_event(
     func: Field,
     y0: State,

@@ -22,12 +22,13 @@ from .solution import Dense, Solution, Y
 from .status import Status
 from .stopping import Stop
 from .systems import Systems
-from .term import Packing, Term, systems_of
+from .term import Packing, Term, outside_inference_mode, systems_of
 
 _MAX_STEPS = 100_000
 _STEPS_BETWEEN_REPORTS = 16
 
 
+@outside_inference_mode
 def solve(
     field: Field,
     y0: Y,

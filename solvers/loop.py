@@ -88,6 +88,7 @@ class Loop:
         if dt0 is None and method.adaptive:
             f = term(t, y0)
         dt = self.controller.first_step(term, method, t.detach(), y0.detach(), f if f is None else f.detach(), dt0)
+        dt = dt.to(t.dtype).expand(count).contiguous()
         zero = running(count, y0.device)
         status = torch.where(t.detach() >= self.end.detach(), int(Status.SUCCESS), zero)
         side = None
@@ -99,9 +100,9 @@ class Loop:
         return LoopState(
             t=t,
             y=y0,
-            dt=dt.to(t.dtype).expand(count).contiguous(),
+            dt=dt,
             f=f,
-            memory=self.controller.remember(t.detach()),
+            memory=self.controller.remember(dt),
             status=status,
             nfe=zero + (term.calls - before),
             accepted=zero,

@@ -14,7 +14,6 @@ from .method.base import Method, Step
 from .status import SolveError, Status, failed, solve_error
 from .term import Term
 
-
 Y = TypeVar("Y", Tensor, tuple[Tensor, ...])
 
 

@@ -171,7 +171,8 @@ class Segments(Systems):
             raise ValueError(f"Segments: index has {self.index.shape[0]} entries, but the state is {rows}")
         if state.device != self.index.device:
             raise ValueError(f"Segments: index is on {self.index.device}, but the state is on {state.device}")
-        return Segments(self.index, self.number, state.shape)
+        ordinary = self.index.is_inference() and not torch.is_inference_mode_enabled()
+        return Segments(self.index.clone() if ordinary else self.index, self.number, state.shape)
 
     @property
     def count(self) -> int:

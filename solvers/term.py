@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 import torch
+import torch.utils._pytree
 from torch import Tensor
 
 from ._typing import Field, State
@@ -215,6 +217,30 @@ def fresh(y: Tensor) -> Tensor:
     if y.is_inference():
         y = y.clone()
     return y.detach().requires_grad_()
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def outside_inference_mode(function: Function) -> Function:
+    """Make a function work under `torch.inference_mode()` too, by leaving it.
+
+    Fields and implicit methods take gradients on the way, which tensors made in inference mode cannot be part of.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            args, kwargs = torch.utils._pytree.tree_map_only(Tensor, _ordinary, (args, kwargs))
+            return function(*args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _ordinary(x: Tensor) -> Tensor:
+    return x.clone() if x.is_inference() else x
 
 
 _NODES: dict[tuple[Any, ...], Tensor] = {}

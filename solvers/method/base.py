@@ -88,7 +88,8 @@ class Method(ABC):
         """
         if kind == "linear" or (kind is None and self._is_linear_inside(step)):
             return interpolation.linear(theta, step.y0, step.y1)
-        assert step.f0 is not None and step.f1 is not None
+        assert step.f0 is not None
+        assert step.f1 is not None
         return interpolation.hermite(theta, step.y0, step.y1, step.h * step.f0, step.h * step.f1)
 
     def _is_linear_inside(self, step: Step) -> bool:

@@ -66,7 +66,7 @@ class DissipativeMethod(Method):
 
     The tangential part of a field may spin so fast that no step worth taking lowers the energy. Where a system would
     need less than `smallest_fraction` of its step, it follows the descent part of the field alone, its projection on
-    the energy's gradient. Where even that cannot lower the energy any more, the system is at a minimum to within
+    the energy's gradient, as far as that lowers the energy. Where nothing does, the system is at a minimum to within
     rounding and rests: any path on which the energy does not rise stays there.
     """
 
@@ -117,7 +117,9 @@ class DissipativeMethod(Method):
         """Which systems may keep the proposal, and its energies."""
         energy = term.energy(start.t, proposal.y1.detach())
         taken = (proposal.t1 - start.t).to(energy.dtype)
-        good = energy <= start.energy + self.sufficient * taken * start.slope + start.rounding
+        # Rounding excuses a rise only where no decrease that would stand out from it is due.
+        due = taken * start.slope
+        good = energy <= start.energy + torch.where(-due > 4 * start.rounding, self.sufficient * due, start.rounding)
         if proposal.solved is not None:
             good = good & proposal.solved
         # A field that is not finite is for the loop to report; shortening the step would not help.
@@ -139,7 +141,8 @@ class DissipativeMethod(Method):
             bend = energy - start.energy - slope
             guess = torch.where(torch.isfinite(bend) & (bend > 0), -slope / (2 * bend), 0.1).clamp(0.1, 0.5)
             fraction = torch.where(pending, fraction * guess, fraction)
-            plainly = plainly | (pending & (fraction < self.smallest_fraction))
+            switching = pending & ~plainly & (fraction < self.smallest_fraction)
+            fraction, plainly = torch.where(switching, 1.0, fraction), plainly | switching
             plan = _Plan(fraction, plainly, plan.resting)
             proposal = self._carry_out(term, start, t1, plan, land)
             good, energy = self._judge(term, start, proposal, t1)
@@ -261,7 +264,7 @@ def _relaxation(term: Term, start: _Start, update: Tensor, expected: Tensor) -> 
         # Newton's method from the root: one step has the right first derivative, two have the second as well.
         for _ in range(2):
             change, clear = _newton_change(term, start, update, expected, gamma)
-            gamma = gamma + torch.where(found & clear, change, 0.0)
+            gamma = gamma + torch.where(found & clear, change - change.detach(), 0.0)
     return gamma
 
 

@@ -26,7 +26,7 @@ END = 5.0
 TOLERANCES = (1e-3, 1e-4, 1e-5)
 TIMED = 1e-4
 ATOL = 1e-2  # absolute tolerance as a part of the relative one
-SCALES = torch.linspace(0.8, 1.2, 16).tolist()  # of the start states that evaluations are counted over
+SCALES = torch.linspace(0.8, 1.2, 17).tolist()  # of the start states that evaluations are counted over
 OTHER = "torchdiffeq"
 
 Field = Callable[[Tensor, Tensor], Tensor]

@@ -31,14 +31,14 @@ class Newton:
             that leaves a few digits for rounding.
         krylov: How many Krylov vectors are kept for the linear equations before they restart.
         restarts: How often they restart at the most.
-        halvings: How often an update is halved when it does not lower the residual.
+        shortenings: How often an update is shortened when it does not lower the residual.
     """
 
     max_iterations: int = 20
     tolerance: float | None = None
     krylov: int = 30
     restarts: int = 3
-    halvings: int = 8
+    shortenings: int = 4
 
     def tolerance_for(self, dtype: torch.dtype) -> float:
         return torch.finfo(dtype).eps ** 0.75 if self.tolerance is None else self.tolerance
@@ -82,7 +82,7 @@ def find_root(residual: Operator, x0: Tensor, scale: Tensor, systems: Systems, n
             step = _norm(systems, update)
             limit = tolerance * torch.maximum(scale, _norm(systems, x))
             searching = alive
-            for _ in range(newton.halvings + 1):
+            for _ in range(newton.shortenings + 1):
                 trial = x + systems.spread(damping) * update
                 trial_value, trial_jacobian = _linearize(residual, trial)
                 evaluations = evaluations + searching
@@ -92,7 +92,11 @@ def find_root(residual: Operator, x0: Tensor, scale: Tensor, systems: Systems, n
                 searching = searching & ~better
                 if not bool(searching.any()):
                     break
-                damping = torch.where(searching, damping / 2, damping)
+                # The minimum of the parabola through the squared residuals and the slope that Newton promises.
+                ratio = (trial_size / size) ** 2
+                shrink = damping / (ratio - 1 + 2 * damping)
+                shrink = torch.where(torch.isfinite(shrink), shrink, 0.1).clamp(0.1, 0.5)
+                damping = torch.where(searching, damping * shrink, damping)
             moved = alive & ~searching
             x = torch.where(systems.spread(moved), trial, x)
             small = (step * damping <= limit) | (trial_size == 0)
@@ -152,10 +156,7 @@ class _Jacobian:
         return self._solve(transposed, rhs, self._largest)
 
     def solve(self, rhs: Tensor) -> Tensor:
-        value, point = self._linearized()
-        with recording():
-            straight = _directional(value, point)
-        return self._solve(straight, rhs, None)
+        return self._solve(_directional(*self._linearized()), rhs, None)
 
     def _solve(self, operator: Operator, rhs: Tensor, scale: Tensor | None) -> Tensor:
         tolerance, newton = self.newton.tolerance_for(self.root.dtype.to_real()), self.newton
@@ -202,10 +203,15 @@ def _directional(value: Tensor, point: Tensor) -> Operator:
     Forward mode would do it in one pass, but fields are gradients themselves more often than not, and by far not
     every operator of torch can be differentiated forward over reverse.
     """
-    dummy = torch.zeros_like(value, requires_grad=True)
-    (image,) = torch.autograd.grad(value, point, dummy, create_graph=True)
+    images: list[tuple[Tensor, Tensor]] = []
 
     def apply(direction: Tensor) -> Tensor:
+        if not images:  # most residuals of a line search are never differentiated
+            with recording():
+                dummy = torch.zeros_like(value, requires_grad=True)
+                (image,) = torch.autograd.grad(value, point, dummy, create_graph=True)
+            images.append((dummy, image))
+        dummy, image = images[0]
         (result,) = torch.autograd.grad(image, dummy, direction, retain_graph=True)
         return result.detach()
 

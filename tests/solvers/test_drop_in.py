@@ -185,6 +185,8 @@ GRIDS = {
     "steps of t": {},
     "step_size": {"step_size": 0.07},
     "step_size that fits": {"step_size": 0.05},
+    "step_size beyond the end": {"step_size": 5.0},
+    "step_size, a tensor": {"step_size": torch.tensor(0.07)},
     "step_size, cubic": {"step_size": 0.07, "interp": "cubic"},
     "cubic": {"interp": "cubic"},
     "grid_constructor": {"grid_constructor": lambda func, y0, t: times(t[0], t[-1], 8)},
@@ -774,6 +776,7 @@ def test_adjoint_settings_have_an_effect():
     assert calls["options"] > plain
     assert calls["own options"] == pytest.approx(plain, rel=0.1)
     assert calls["seminorm"] < plain
+    assert calls["norm"] < plain
 
 
 @pytest.mark.parametrize("parts", [False, True], ids=["tensor", "tuple"])
@@ -1139,6 +1142,34 @@ def test_steps_end_at_the_given_times_before_an_event(name, change, sign):
     close(our_t, torch.tensor(sign * (2.5 + 1.5 / change), dtype=torch.float64), 1e-8)
     assert {0.5 * sign, 2.5 * sign} <= {start for start, _ in our_field.steps("accept")}
     assert our_field.calls <= 1.05 * their_field.calls
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_events_where_no_gradients_are_recorded(mode, interface):
+    settings = {} if interface == "odeint" else {"adjoint_params": ()}
+    with mode():
+        event_t, states = solvers.odeint_event(
+            lambda t, y: -y,
+            tensor(1.0),
+            tensor(0.0),
+            event_fn=lambda t, y: y[0] - 0.5,
+            odeint_interface=getattr(solvers, interface),
+            **settings,
+        )
+    close(event_t, torch.tensor(math.log(2.0), dtype=torch.float64), 1e-8)
+    close(states[-1], tensor(0.5), 1e-8)
+
+
+@LIBRARIES
+def test_event_function_without_gradient(ode):
+    """It still gives time and state of the event; and an event in time alone has gradients of the state."""
+    y0 = tensor(1.0, requires_grad=True)
+    event_t, _ = ode.odeint_event(lambda t, y: -y, y0, tensor(0.0), event_fn=torch.no_grad()(lambda t, y: y[0] - 0.5))
+    close(event_t.detach(), torch.tensor(math.log(2.0), dtype=torch.float64), 1e-8)
+    event_t, states = ode.odeint_event(lambda t, y: -y, y0, tensor(0.0), event_fn=lambda t, y: t - 2.0)
+    (gradient,) = torch.autograd.grad(event_t + states[-1].sum(), y0)
+    close(gradient, tensor(math.exp(-2.0)), 1e-7)
 
 
 def test_event_gradient_to_its_own_parameters():

@@ -204,20 +204,23 @@ def run_on_grid(problem: Problem, grid: Grid) -> Solution[Any]:
     now = march(term, problem.method, grid, y0, problem.adjoint, problem.progress)
     calls = term.calls - before
     well = finite(term, now.y)
-    steps = grid.times.numel() - 1
-    zero = torch.zeros(term.systems.count, dtype=torch.int64, device=y0.device)
-    end = grid.times[-1].expand(term.systems.count)
-    accepted = zero + steps
-    if not torch.compiler.is_compiling() and not bool(well.all()):
-        now = march(term, problem.method, grid, y0, problem.adjoint, guard=True)
-        assert now.alive is not None
-        assert now.steps_done is not None
-        well, accepted = now.alive, now.steps_done
-        end = grid.times[accepted]
-    status = torch.where(well, int(Status.SUCCESS), int(Status.NON_FINITE)) + zero
-    evaluations = zero + calls
-    evaluations = torch.where(well, evaluations, -((-evaluations * (accepted + 1)) // steps))
-    stats = _stats(evaluations, accepted, (~well).long(), zero)
+    steps, count = grid.times.numel() - 1, term.systems.count
+    zero = torch.zeros(count, dtype=torch.int64, device=y0.device)
+    end = grid.times[-1].expand(count)
+    if not torch.compiler.is_compiling() and bool(well.all()):
+        status, accepted = torch.full_like(zero, int(Status.SUCCESS)), torch.full_like(zero, steps)
+        stats = _stats(torch.full_like(zero, calls), accepted, zero, zero)
+    else:
+        accepted = zero + steps
+        if not torch.compiler.is_compiling():
+            now = march(term, problem.method, grid, y0, problem.adjoint, guard=True)
+            assert now.alive is not None
+            assert now.steps_done is not None
+            well, accepted = now.alive, now.steps_done
+            end = grid.times[accepted]
+        status = torch.where(well, int(Status.SUCCESS), int(Status.NON_FINITE)) + zero
+        evaluations = torch.where(well, zero + calls, -((-(zero + calls) * (accepted + 1)) // steps))
+        stats = _stats(evaluations, accepted, (~well).long(), zero)
     ts, ys = _grid_output(problem, grid, now)
     dt = (grid.times[1] - grid.times[0]).expand(term.systems.count) if steps else end * 0
     return _solution(problem, ts, ys, now.y, end, status, stats, dt, None)
@@ -403,7 +406,7 @@ def state_problem(
     packed, packing = pack_state(y0, division)
     device = packed.device
     start, end = as_time("t0", t0, device), as_time("t1", t1, device)
-    backward = not torch.compiler.is_compiling() and bool(end < start)
+    backward = _known(t1 < t0, if_compiling=False)
     term = Term(field, division, packed, args=args, packing=packing, backward=backward, perturb=jump_t is not None)
     if backward:
         start, end = -start, -end
@@ -419,7 +422,7 @@ def state_problem(
     step = None
     if dt0 is not None:
         step = as_time("dt0", dt0, device)
-        if not torch.compiler.is_compiling() and not bool(step > 0):
+        if not _known(dt0 > 0, if_compiling=True):
             raise ValueError(f"dt0 must be positive (also when t1 < t0), got {float(step)}")
     saves, every_step = _saves(saveat, device, backward, start, end)
     stops = _inner_times("step_t", step_t, device, backward)
@@ -440,6 +443,13 @@ def state_problem(
         saves=saves, every_step=every_step, stops=inner, jumps=jumps, event=event, stop=stop, dense=dense,
         max_steps=max_steps, progress=progress_bar(progress), times=times,
     )  # fmt: skip
+
+
+def _known(condition: bool | Tensor, if_compiling: bool) -> bool:
+    """A condition on numbers or tensors; of the latter nothing is known while compiling."""
+    if isinstance(condition, Tensor):
+        return if_compiling if torch.compiler.is_compiling() else bool(condition)
+    return condition
 
 
 def _needs_gradient(*times: Tensor | None) -> bool:

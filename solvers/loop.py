@@ -134,7 +134,7 @@ class Loop:
 
         everyone = bool(accept.all())
         t_new, y_new, f_new = step.t1, step.y1, step.f1
-        status, nfe = state.status, state.nfe + step.evaluations * active
+        status, nfe = state.status, state.nfe + (step.evaluations if everyone else step.evaluations * active)
         side = state.side
         # Evaluations beyond those of the step are counted for the systems that they were made for.
         before = term.calls
@@ -162,19 +162,23 @@ class Loop:
         if not everyone:
             status = self._judge(status, active & ~accept, usable, resolved, step, decision.dt, t0.detach())
         emissions, inside = self._emit(step, t0.detach(), t_new.detach())
-        nfe = nfe + (term.calls - before) * inside
-        wasted = 0 if step.energy_rejected is None else step.energy_rejected * active
+        if inside is not None:
+            nfe = nfe + (term.calls - before) * inside
+        energy_rejected = state.energy_rejected
+        if step.energy_rejected is not None:
+            energy_rejected = energy_rejected + step.energy_rejected * active
+        dt = decision.dt.to(state.dt.dtype)
         new = LoopState(
             t=t_new,
             y=y_new,
-            dt=torch.where(active, decision.dt.to(state.dt.dtype), state.dt),
+            dt=dt if everyone else torch.where(active, dt, state.dt),
             f=f_new,
             memory=decision.memory,
             status=status,
             nfe=nfe,
             accepted=state.accepted + accept,
-            rejected=state.rejected + (active & ~accept),
-            energy_rejected=state.energy_rejected + wasted,
+            rejected=state.rejected if everyone else state.rejected + (active & ~accept),
+            energy_rejected=energy_rejected,
             start=state.start,
             side=side,
             lost=state.lost or (not everyone and bool(failed(status).any())),
@@ -228,7 +232,9 @@ class Loop:
         )
         if self.method.dissipative:
             reason = torch.where(unsolved, int(Status.NOT_DISSIPATIVE), reason)
-        give_up = rejected & (~resolved | (t + dt <= t))
+        # Ten units in the last place of the time, as elsewhere: a step of one or two may be rounded up again and again
+        # to the size that was just rejected.
+        give_up = rejected & (~resolved | (t + dt / 10 <= t))
         if not self.controller.retries:
             give_up = give_up | rejected
         else:
@@ -286,11 +292,11 @@ class Loop:
         fraction = self.term.systems.spread(theta.to(self.term.real_dtype))
         return t, self.method.interpolate(step, fraction, self.interpolation)
 
-    def _emit(self, step: Step, before: Tensor, after: Tensor) -> tuple[list[Emission], Tensor]:
+    def _emit(self, step: Step, before: Tensor, after: Tensor) -> tuple[list[Emission], Tensor | None]:
         """The states that were asked for at times in this step, and the systems that had to be interpolated."""
-        inside = torch.zeros_like(before, dtype=torch.bool)
         if self.saves is None:
-            return [], inside
+            return [], None
+        inside = torch.zeros_like(before, dtype=torch.bool)
         saves, term = self.saves.detach(), self.term
         first = torch.searchsorted(saves, before, right=True)
         last = torch.searchsorted(saves, after, right=True)

@@ -96,10 +96,14 @@ class Term:
         self.perturb = perturb
         self.calls = 0
         self.shape, self.dtype, self.device = like.shape, like.dtype, like.device
-        self.real_dtype = like.dtype.to_real()
-        self.sizes = self.systems.sizes.to(device=like.device, dtype=self.real_dtype).clamp(min=1)
+        self.real_dtype = like.real.dtype
         self._checked = False
         self._parameters: bool | None = None
+
+    @functools.cached_property
+    def sizes(self) -> Tensor:
+        """How many entries each system has, at least 1."""
+        return self.systems.sizes.to(device=self.device, dtype=self.real_dtype).clamp(min=1)
 
     @property
     def has_energy(self) -> bool:
@@ -230,7 +234,7 @@ def outside_inference_mode(function: Function) -> Function:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_inference_mode_enabled():
+        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
             return function(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             args, kwargs = torch.utils._pytree.tree_map_only(Tensor, _ordinary, (args, kwargs))

@@ -115,7 +115,7 @@ class LockstepMethod(Method):
 
     def step(self, term: Term, t0: Tensor, t1: Tensor, y0: Tensor, f0: Tensor | None, land: Tensor | None) -> Step:
         before = term.calls
-        times = [term.systems.spread(t) for t in term.stage_times(t0, t1, self.nodes)]
+        times = term.stage_times(term.systems.spread(t0), term.systems.spread(t1), self.nodes)
         h = term.systems.spread((t1 - t0).to(term.real_dtype))
         y1, f1, stages = self.advance(term, times, h, y0, f0)
         error = self.error(h, stages)
@@ -134,9 +134,9 @@ class Registry(Mapping[str, Method]):
         self._methods: dict[str, Method] = {}
 
     def add(self, method: Method, name: str | None = None, *, replace: bool = False) -> Method:
-        name = method.name if name is None else name
         if not isinstance(method, Method):
             raise TypeError(f"only a Method can be registered, got {type(method).__name__}")
+        name = method.name if name is None else name
         if name in self._methods and not replace:
             raise ValueError(f"a method named {name!r} is registered already; pass replace=True to replace it")
         self._methods[name] = method

@@ -106,9 +106,9 @@ class ExplicitRK(LockstepMethod):
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
         stages = [term.velocity(times[0], y) if f0 is None else f0]
         point = y
-        for time, row in zip(times[1:], self.rows, strict=True):
+        for i, row in enumerate(self.rows, 1):
             point = move(y, h, row, stages)
-            stages.append(term.velocity(time, point))
+            stages.append(term.velocity(times[i], point))
         if self.tableau.last_stage_is_end:
             return point, stages[-1], tuple(stages)
         return move(y, h, self.weights, stages), None, tuple(stages)

@@ -35,7 +35,7 @@ def test_checkpointed_gradients_equal_direct_ones(name: str) -> None:
         pytest.skip("the same method under another name")
     settings: dict[str, Any] = {"dt0": 0.06, "controller": Fixed()}
     for a, b in zip(gradients(name, Direct(), **settings), gradients(name, Checkpointed(), **settings), strict=True):
-        assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
+        assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["dopri5", "bosh3", "tsit5", "dopri8"])

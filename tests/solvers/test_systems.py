@@ -62,7 +62,7 @@ def test_binding_is_idempotent(case: tuple[Systems, Tensor, list[Tensor]]) -> No
         (lambda: Segments(torch.zeros(2, 2, dtype=torch.int64)), "one-dimensional"),
         (lambda: Segments(torch.tensor([0, 3]), 2), r"must lie in 0\.\.1"),
         (lambda: Segments(torch.tensor([-1, 0])), "must lie in"),
-        (lambda: Segments(torch.tensor([0, 1])).bind(torch.zeros(3, 2)), "index has 2 entries, but the state is 3 rows"),
+        (lambda: Segments(torch.tensor([0, 1])).bind(torch.zeros(3, 2)), "2 entries, but the state is 3 rows"),
         (lambda: Segments(torch.tensor([0, 1])).bind(torch.zeros(())), "a scalar"),
         (lambda: Rows().bind(torch.zeros(())), "at least one dimension"),
         (lambda: Rows().bind(torch.zeros(3, 1)).bind(torch.zeros(2, 1)), "bound to 3 rows"),

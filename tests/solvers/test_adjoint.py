@@ -33,14 +33,14 @@ def gradients(name: str, adjoint: Adjoint | None, **settings: Any) -> list[Tenso
 def test_checkpointed_gradients_equal_direct_ones(name: str) -> None:
     if methods()[name].name != name:
         pytest.skip("the same method under another name")
-    settings: dict[str, Any] = {"dt0": 0.06, "controller": Fixed()}
+    settings: dict[str, Any] = {"dt0": 0.15, "controller": Fixed()}
     for a, b in zip(gradients(name, Direct(), **settings), gradients(name, Checkpointed(), **settings), strict=True):
         assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["dopri5", "bosh3", "tsit5", "dopri8"])
 def test_checkpointed_backsolve_and_direct_agree_for_adaptive_steps(name: str) -> None:
-    settings: dict[str, Any] = {"controller": PID(1e-9, 1e-11)}
+    settings: dict[str, Any] = {"controller": PID(1e-8, 1e-10)}
     direct = gradients(name, None, **settings)
     for a, b in zip(direct, gradients(name, Checkpointed(), **settings), strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
@@ -103,7 +103,7 @@ class PeakMemory(TorchDispatchMode):
         self.now -= size
 
 
-def peak(adjoint: Adjoint, steps: int, settings: dict[str, Any]) -> int:
+def peak(adjoint: Adjoint, settings: dict[str, Any]) -> int:
     y0 = torch.randn(64, 64, requires_grad=True)
     weight = (torch.randn(64, 64) / 64).requires_grad_()
     with PeakMemory() as memory:
@@ -119,6 +119,6 @@ def test_memory_grows_like_the_square_root_of_the_steps(kind: str) -> None:
             return {"method": "euler", "dt0": 1 / steps}
         return {"method": "bosh3", "controller": PID(1e-3, 1e-3, max_step=1 / steps), "systems": Rows()}
 
-    small, large = (peak(Checkpointed(), steps, settings(steps)) for steps in (50, 800))
+    small, large = (peak(Checkpointed(), settings(steps)) for steps in (25, 400))
     assert large < 6 * small  # sixteen times the steps; the square root is four
-    assert large < peak(Direct(), 800, settings(800)) / 8
+    assert large < peak(Direct(), settings(400)) / 5

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from solvers import PID, DiscreteGradient, Fixed, Newton, Rows, Segments, Status, Systems, methods, register, solve
+from solvers import PID, DiscreteGradient, Fixed, Newton, Rows, Segments, Status, Systems, methods, solve
 from tests.solvers.problems import Wells, turned
 
 DISSIPATIVE = [name for name, method in methods().items() if method.dissipative]
@@ -102,16 +102,14 @@ def test_energy_never_rises(name: str, problem: tuple[RandomField, Tensor, float
     field, y0, dt = problem
     with torch.no_grad():
         solution = solve(
-            field, y0, 0.0, 3 * dt, method=name, dt0=dt, saveat="steps", max_steps=5, throw=False, controller=Fixed()
+            field, y0, 0.0, 2 * dt, method=name, dt0=dt, saveat="steps", max_steps=3, throw=False, controller=Fixed()
         )
     energy = solution.energy.reshape(len(solution.ts), -1)
     assert torch.isfinite(energy).all()
     assert set(solution.status.tolist()) <= {int(Status.SUCCESS), int(Status.MAX_STEPS)}
     for before, after, y in zip(energy, energy[1:], solution.ys, strict=False):
         assert (after - before <= rounding_of(field, y)).all()
-    # and they do move, downhill
-    moving = solution.t1 > 0
-    assert (energy[-1] <= energy[0])[moving].all()
+    assert (solution.t1 > 0).all()
 
 
 @given(problem=random_problems())
@@ -295,7 +293,7 @@ def test_works_under_no_grad_and_inference_mode() -> None:
 
 def test_settings_of_the_newton_solve_reach_it() -> None:
     """With one iteration the solve cannot converge, and the method has to fall back on shorter steps."""
-    hasty = register(DiscreteGradient(Newton(max_iterations=1, tolerance=1e-14)), "hasty_discrete_gradient")
+    hasty = DiscreteGradient(Newton(max_iterations=1, tolerance=1e-14))
     y0 = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
     with torch.no_grad():
         solution = solve(wells(), y0, 0.0, 1.0, method=hasty, dt0=0.5, saveat="steps", throw=False, max_steps=20)

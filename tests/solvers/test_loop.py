@@ -88,7 +88,7 @@ def test_exact_step_counts(verdicts: list[bool], end: int, dt: float) -> None:
     assert torch.equal(solution.ys[:, 0, 0], solution.ts)  # nothing of a rejected step is left
 
 
-@given(dt=st.floats(1e-3, 0.7), span=st.floats(0.1, 20), start=st.floats(-100, 100))
+@given(dt=st.floats(0.01, 0.7), span=st.floats(0.1, 4), start=st.floats(-100, 100))
 def test_fixed_steps_end_exactly_at_the_end_without_slivers(dt: float, span: float, start: float) -> None:
     y0 = torch.zeros(1, 1, dtype=F64)
     general = solve(still, y0, start, start + span, method=CountingMethod(), controller=Fixed(), dt0=dt)
@@ -115,7 +115,7 @@ def test_saved_states_and_dense_output_follow_the_solution(name: str, reverse: b
     y0 = torch.tensor([[math.cos(start), -math.sin(start)], [0.0, 0.0]], dtype=F64)
     settings: dict[str, Any] = {"method": name, "systems": Rows(), "dt0": 0.06}
     if method.adaptive:
-        settings["controller"] = PID(1e-7, 1e-8)
+        settings["controller"] = PID(1e-5, 1e-6) if method.order == 2 else PID(1e-6, 1e-7)
     solution = solve(rotation, y0, start, end, saveat=times, **settings)
     exact = torch.stack([times.cos(), -times.sin()], dim=-1)
     precision = 1e-2 if method.order == 2 else 2e-4

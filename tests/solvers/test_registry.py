@@ -211,7 +211,7 @@ def test_nan_in_one_system_leaves_the_others_alone(name: str) -> None:
         controller = controller_of(name, rtol=1e-4, atol=1e-6)
         start = y0[rows].clone().requires_grad_()
         solution = solve(
-            field, start, 0.0, 0.5, method=method, dt0=0.02, controller=controller, throw=False, saveat=[0.1, 0.4, 0.5]
+            field, start, 0.0, 0.5, method=method, dt0=0.05, controller=controller, throw=False, saveat=[0.1, 0.4, 0.5]
         )
         return solution, [*base.parameters(), start]
 
@@ -219,7 +219,8 @@ def test_nan_in_one_system_leaves_the_others_alone(name: str) -> None:
         (bad, bad_inputs), (good, _) = run(poison, [0, 1, 2]), run(0.0, [0, 1, 2])
         assert bad.status_of(1) is Status.NON_FINITE
         assert [bad.status_of(i) for i in (0, 2)] == [Status.SUCCESS] * 2
-        assert 0.1 < float(bad.t1[1].detach()) < 0.3
+        # Just before 0.2; a dissipative method may take one plain descent step over it, which needs no more of the field.
+        assert 0.1 < float(bad.t1[1].detach()) < (0.5 if method.dissipative else 0.3)
         assert torch.isfinite(bad.ys).all()
         assert torch.equal(bad.ys[:, [0, 2]], good.ys[:, [0, 2]])
         assert torch.equal(bad.ys[1, 1], bad.ys[2, 1])  # frozen

@@ -20,11 +20,11 @@ from tests.solvers.problems import Springs, Wells
 
 y0 = torch.tensor([[0.9, -0.4], [0.3, 0.8]], dtype=torch.float64, requires_grad=True)
 lam = torch.tensor([[0.5], [3.0]], dtype=torch.float64)
-for name, method in methods().items():
-    field = Springs(lam) if method.symplectic else Wells(lam)
-    for adjoint in (Direct(), Checkpointed()):
-        solution = solve(field, y0, 0.0, 0.2, method=name, dt0=0.05, saveat=[0.1, 0.2], adjoint=adjoint)
-        solution.y1.sum().backward()
+for name in ("rk4", "dopri5", "tsit5", "leapfrog", "implicit_midpoint", "armijo_euler", "discrete_gradient"):
+    field = Springs(lam) if name == "leapfrog" else Wells(lam)
+    adjoint = Checkpointed() if name == "rk4" else Direct()
+    solution = solve(field, y0, 0.0, 0.1, method=name, dt0=0.05, saveat=[0.05, 0.1], adjoint=adjoint)
+    solution.y1.sum().backward()
     solution.energy, solution.success, solution.error(), solution.status_of(0)
 field = Wells(lam)
 solve(field, y0, 0.0, 0.2, adjoint=Backsolve()).y1.sum().backward()

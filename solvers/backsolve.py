@@ -14,9 +14,9 @@ from ._typing import Field, State
 from .adjoint import Backsolve, Direct
 from .controllers import PID
 from .drop_in import Call, _largest_rms, odeint
-from .integrate import Problem
 from .loop import Event
 from .method.base import Method
+from .problem import Problem
 from .solution import Solution
 from .systems import Systems
 from .term import Term, fresh, outside_inference_mode, recording

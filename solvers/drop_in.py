@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ._typing import Field, State
 from .adjoint import Adjoint, Direct
+from .arguments import check_capabilities, pack_state
 from .controllers import PID, Controller, Fixed
-from .integrate import Problem, check_capabilities, pack_state
 from .lockstep import uniform_times
 from .loop import SLIVER, Event, Observer
 from .method.base import LockstepMethod, Method, find_method
+from .problem import Problem
 from .systems import Single, Systems
 from .term import Packing, Term, outside_inference_mode, systems_of
 

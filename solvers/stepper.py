@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ._typing import Field, State
+from .arguments import state_problem
 from .controllers import Controller
-from .integrate import state_problem
 from .loop import LoopState
 from .method.base import Method
 from .systems import Systems

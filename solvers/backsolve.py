@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from ._typing import Field, State
 from .adjoint import Backsolve, Direct
 from .controllers import PID
-from .drop_in import Call, _largest_rms, odeint
+from .drop_in import CALLBACKS, Call, largest_rms, odeint
 from .loop import Event
 from .method.base import Method
 from .problem import Problem
@@ -97,6 +97,9 @@ def _solve_adjoint(
         filled = [torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)]
         return filled[0], f.detach(), *filled[1:]
 
+    for name in CALLBACKS:
+        if hasattr(term.field, f"{name}_adjoint"):
+            setattr(augmented, name, getattr(term.field, f"{name}_adjoint"))
     adjoint = by_states[-1]
     by_params = [torch.zeros_like(p) for p in params]
     by_time = times.new_zeros(()).to(term.real_dtype)
@@ -119,7 +122,8 @@ def _solve_adjoint(
         )
         by_time, _, adjoint, *by_params = (part[-1] for part in end)
         adjoint = adjoint + by_states[i - 1]
-    by_times[0] = by_time
+    by_times[0] = by_time.real if by_time.is_complex() else by_time
+    by_params = [g.real if g.is_complex() and not p.is_complex() else g for g, p in zip(by_params, params, strict=True)]
     return adjoint, by_times if wants_t else None, by_params
 
 
@@ -127,13 +131,13 @@ def _norm_of(kind: Any, state_norm: Callable[[Any], Any] | None) -> Callable[[tu
     """The norm of the augmented state: by default the largest of its parts, as "seminorm" without the parameters."""
 
     def of_state(part: Tensor) -> Tensor:
-        return torch.as_tensor(_largest_rms((part,)) if state_norm is None else state_norm(part))
+        return torch.as_tensor(largest_rms((part,)) if state_norm is None else state_norm(part))
 
     def norm(parts: tuple[Tensor, ...]) -> Tensor:
         time, y, adjoint, *params = parts
         sizes = [time.abs().reshape(()), of_state(y), of_state(adjoint)]
         if kind != "seminorm":
-            sizes += [_largest_rms((p,)) for p in params if p.numel()]
+            sizes += [largest_rms((p,)) for p in params if p.numel()]
         return torch.stack([size.reshape(()).to(sizes[0]) for size in sizes]).amax()
 
     return norm
@@ -232,7 +236,7 @@ def _adjoint_options(options: Mapping[str, Any], call: Call) -> dict[str, Any]:
         packing, given = call.term.packing, call.options.get("norm")
         state_norm = given
         if packing is not None and call.term.packing is not None:
-            of_parts = _largest_rms if given is None else given
+            of_parts = largest_rms if given is None else given
 
             def state_norm(part: Tensor, packing: Any = packing) -> Any:
                 return of_parts(packing.unpack(part))

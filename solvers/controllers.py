@@ -141,7 +141,7 @@ class PID(Controller):
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
-            _check_tolerance(name, value)
+            check_tolerance(name, value)
         if not torch.is_tensor(self.rtol) and not torch.is_tensor(self.atol) and self.rtol == 0 and self.atol == 0:
             raise ValueError("rtol and atol are both 0: no step could ever be accepted")
         if not 0 < self.dfactor < 1 < self.ifactor:
@@ -228,7 +228,7 @@ class PID(Controller):
         return torch.minimum(100 * h0, h1).nan_to_num(nan=1e-6)
 
 
-def _check_tolerance(name: str, value: Any) -> None:
+def check_tolerance(name: str, value: Any) -> None:
     if torch.is_tensor(value):
         if value.requires_grad:
             raise ValueError(f"{name} cannot require gradient")

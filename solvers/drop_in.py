@@ -7,6 +7,7 @@ the registry.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from ._typing import Field, State
 from .adjoint import Adjoint, Direct
 from .arguments import check_capabilities, pack_state
-from .controllers import PID, Controller, Fixed
+from .controllers import PID, Controller, Fixed, check_tolerance
 from .lockstep import uniform_times
 from .loop import SLIVER, Event, Observer
 from .method.base import LockstepMethod, Method, find_method
@@ -29,7 +30,7 @@ _ADAPTIVE_OPTIONS = {
     "max_step", "pcoeff", "icoeff", "dcoeff",
 }  # fmt: skip
 _FIXED_OPTIONS = {"step_size", "grid_constructor", "interp", "perturb", "norm", "max_num_steps"}
-_CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
+CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
 
 
 @outside_inference_mode
@@ -128,7 +129,9 @@ def odeint_event(
     with torch.enable_grad():
         moving_t, moving_y = time.clone().requires_grad_(), at_event.detach().requires_grad_()
         value = call.event(spread(moving_t), moving_y)
-        by_t, by_y = torch.autograd.grad(value.sum(), (moving_t, moving_y), materialize_grads=True)
+        by_t, by_y = torch.zeros_like(moving_t), torch.zeros_like(moving_y)
+        if value.requires_grad:
+            by_t, by_y = torch.autograd.grad(value.sum(), (moving_t, moving_y), materialize_grads=True)
     slope = by_t + term.systems.inner(by_y, velocity)
     miss = call.event(spread(time), at_event)
     shift = -(miss - miss.detach()) / torch.where(slope == 0, 1.0, slope)
@@ -183,7 +186,7 @@ class Call:
     def states(self, y0: Tensor, t: Tensor, adjoint: Adjoint) -> Tensor:
         """The states at the times, as one tensor; `t` runs forward."""
         if len(t) == 1:
-            return y0.unsqueeze(0)
+            return y0.unsqueeze(0).clone()
         solution = self.problem(y0, t, adjoint).run()
         error = solution.error()
         if error is not None:
@@ -200,7 +203,7 @@ class Call:
             problem,
             t1=endless,
             saves=None,
-            stops=problem.jumps,
+            stops=None if self.fixed else problem.stops,
             event=self.event,
             differentiate_event=False,
             times=None,
@@ -219,12 +222,18 @@ class Call:
 
     def problem(self, y0: Tensor, t: Tensor, adjoint: Adjoint) -> Problem:
         options = self.options
-        time = t.to(options.get("dtype", torch.float64))
+        time = t.to(torch.promote_types(options.get("dtype", torch.float64), self.term.real_dtype))
         dt0, times, stops, jumps, limit = None, None, None, None, options.get("max_num_steps")
+        observer = self._observer()
         if self.fixed:
-            dt0 = time.new_tensor(options.get("step_size") or float("inf"))
+            dt0 = time.new_tensor(float(options.get("step_size") or math.inf))
             times = self._grid(y0, t, time)
-            stops = times[1:-1] if isinstance(times, Tensor) else time.new_tensor(times[1:-1])
+            marches = isinstance(self.method, LockstepMethod) and observer is None
+            if not marches or (
+                limit is not None and len(times) - 1 > limit
+            ):  # the general loop steps from stop to stop
+                stops = times[1:-1] if isinstance(times, Tensor) else time.new_tensor(times[1:-1])
+                times = None
         else:
             if options.get("first_step") is not None:
                 dt0 = torch.as_tensor(options["first_step"], dtype=time.dtype, device=time.device).reshape(())
@@ -234,11 +243,6 @@ class Call:
                 raise ValueError("options: step_t and jump_t must not have elements in common")
             stops = torch.cat(inner) if inner else None
             limit = None if limit is None else int(limit) * (len(t) - 1)  # torchdiffeq counts for each interval
-        observer = self._observer()
-        if self.fixed and (observer is not None or not isinstance(self.method, LockstepMethod)):
-            times = None  # the general loop steps from stop to stop
-        elif self.fixed:
-            stops = None
         return Problem(
             term=self.term, method=self.method, controller=self.controller, adjoint=adjoint, y0=y0, t0=time[0],
             t1=time[-1], dt0=dt0, saves=time, stops=stops, jumps=jumps, max_steps=limit, observer=observer, times=times,
@@ -277,11 +281,19 @@ class Call:
                 raise ValueError("options: step_size and grid_constructor exclude each other")
             if not self.options["step_size"] > 0:
                 raise ValueError(f"options: step_size must be positive, got {self.options['step_size']}")
+        if self.options.get("first_step") is not None and not self.options["first_step"] > 0:
+            raise ValueError(f"options: first_step must be positive, got {self.options['first_step']}")
+        if self.options.get("max_num_steps") is not None and self.options["max_num_steps"] < 1:
+            raise ValueError(f"options: max_num_steps must be at least 1, got {self.options['max_num_steps']}")
         if self.options.get("interp", "linear") not in ("linear", "cubic"):
             raise ValueError(f"options: interp must be 'linear' or 'cubic', got {self.options['interp']!r}")
 
     def _controller(self, rtol: Any, atol: Any) -> Controller:
         rtol, atol = self._tolerance("rtol", rtol), self._tolerance("atol", atol)
+        if self.fixed:
+            check_tolerance("rtol", rtol)
+            check_tolerance("atol", atol)
+            return Fixed()
         settings = {
             name: float(self.options[name])
             for name in ("safety", "ifactor", "dfactor", "min_step", "max_step", "pcoeff", "icoeff", "dcoeff")
@@ -289,18 +301,19 @@ class Call:
         }
         norm, packing = self.options.get("norm"), self.term.packing
         if packing is not None and isinstance(self.term.systems, Single):
-            of_parts = _largest_rms if norm is None else norm
+            of_parts = largest_rms if norm is None else norm
 
             def norm(flat: Tensor, of_parts: Any = of_parts, packing: Packing = packing) -> Any:
                 return of_parts(packing.unpack(flat))
 
-        controller = PID(rtol=rtol, atol=atol, norm=norm, **settings)
-        return Fixed() if self.fixed else controller
+        return PID(rtol=rtol, atol=atol, norm=norm, **settings)
 
     def _tolerance(self, name: str, value: Any) -> Any:
+        packing = self.term.packing
+        if packing is not None and isinstance(value, Tensor) and value.ndim == 1:
+            value = tuple(value)
         if not isinstance(value, (tuple, list)):
             return value
-        packing = self.term.packing
         if packing is None or len(value) != len(packing.shapes):
             parts = "no tuple" if packing is None else f"{len(packing.shapes)} parts"
             raise ValueError(f"{name} has {len(value)} elements, but y0 has {parts}")
@@ -314,7 +327,8 @@ class Call:
             return None
         times = torch.as_tensor(value).to(t)
         times = (-times if self.term.backward else times).sort().values
-        return times[(times > t[0]) & (times < t[-1])]
+        inside = times > t[0]
+        return times[inside if self.event_fn is not None else inside & (times < t[-1])]
 
     def _grid(self, y0: Tensor, t: Tensor, time: Tensor) -> Tensor | list[float]:
         """The times that steps end at, as numbers where no gradient is wanted."""
@@ -323,6 +337,8 @@ class Call:
             backward = self.term.backward
             state = y0 if self.term.packing is None else self.term.packing.unpack(y0)
             grid = constructor(self.term.field, state, -t if backward else t)
+            if not isinstance(grid, Tensor) or grid.numel() == 0:
+                raise TypeError(f"options: grid_constructor must give a tensor of times, got {grid!r}")
             grid = (-grid if backward else grid).to(time.dtype)
             if grid[0] != time[0] or grid[-1] != time[-1] or not bool((grid[1:] > grid[:-1]).all()):
                 raise ValueError("options: grid_constructor must give times that run strictly from t[0] to t[-1]")
@@ -339,7 +355,7 @@ class Call:
         return [float(x) for x in grid.tolist()]
 
     def _observer(self) -> Observer | None:
-        found = {name: getattr(self.term.field, name) for name in _CALLBACKS if hasattr(self.term.field, name)}
+        found = {name: getattr(self.term.field, name) for name in CALLBACKS if hasattr(self.term.field, name)}
         if not found:
             return None
         term = self.term
@@ -371,6 +387,6 @@ def _check_times(t: Any) -> Tensor:
     return t
 
 
-def _largest_rms(parts: tuple[Tensor, ...]) -> Tensor:
+def largest_rms(parts: tuple[Tensor, ...]) -> Tensor:
     """torchdiffeq's norm of a tuple state: the largest root mean square of its parts."""
     return torch.stack([part.abs().square().mean().sqrt() for part in parts if part.numel()]).amax()

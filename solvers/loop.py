@@ -268,6 +268,9 @@ class Loop:
                 before = torch.sign(self._event(t, y)) == side
                 low, high = torch.where(before, middle, low), torch.where(before, high, middle)
         theta = torch.where(fired, high, 1.0)
+        if not self.differentiate_event and (step.t0.requires_grad or step.t1.requires_grad):
+            at = (step.t0 + theta * (step.t1 - step.t0)).detach()
+            theta = (at - step.t0) / torch.where(fired, step.t1 - step.t0, 1.0)
         t, y = self._inside(step, theta)
         if self.differentiate_event and (y.requires_grad or t.requires_grad):
             # The implicit function theorem, as one Newton step whose value is zero: d theta = -dg / (dg/dtheta).

@@ -162,11 +162,12 @@ class Term:
     def _pack_derivative(self, parts: Any) -> Tensor:
         assert self.packing is not None
         shapes = [list(shape) for shape in self.packing.shapes]
-        if not isinstance(parts, (tuple, list)):
-            raise TypeError(f"the field must return a tuple of tensors of shapes {shapes}, got {_describe(parts)}")
+        if not isinstance(parts, (tuple, list)) or not all(isinstance(part, Tensor) for part in parts):
+            got = [_describe(part) for part in parts] if isinstance(parts, (tuple, list)) else _describe(parts)
+            raise TypeError(f"the field must return a tuple of tensors of shapes {shapes}, got {got}")
         if [list(part.shape) for part in parts] != shapes:
-            got = [list(part.shape) for part in parts]
-            raise ValueError(f"the field returned shapes {got}, but the state has {shapes}")
+            returned = [list(part.shape) for part in parts]
+            raise ValueError(f"the field returned shapes {returned}, but the state has {shapes}")
         return self.packing.pack(parts)
 
     def _check_derivative(self, f: Any) -> None:

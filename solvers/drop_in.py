@@ -231,7 +231,7 @@ class Call:
             marches = isinstance(self.method, LockstepMethod) and observer is None
             if not marches or (
                 limit is not None and len(times) - 1 > limit
-            ):  # the general loop steps from stop to stop
+            ):
                 stops = times[1:-1] if isinstance(times, Tensor) else time.new_tensor(times[1:-1])
                 times = None
         else:

@@ -86,16 +86,17 @@ def _solve_adjoint(
     def augmented(t: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         _, y, adjoint = state[:3]
         with recording():
-            time, point = fresh(t), fresh(y)
+            # Without need for it, the cotangent of time is not integrated: it would only cost steps.
+            time, point = fresh(t) if wants_t else t, fresh(y)
             f = velocity(time, point)
-            inputs = (time, point, *params)
-            found = (
-                torch.autograd.grad(f, inputs, -adjoint, allow_unused=True)
-                if f.requires_grad
-                else (None,) * len(inputs)
-            )
-        filled = [torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)]
-        return filled[0], f.detach(), *filled[1:]
+            inputs = (*((time,) if wants_t else ()), point, *params)
+            found = torch.autograd.grad(f, inputs, -adjoint, materialize_grads=True) if f.requires_grad else None
+        by_time, *others = [torch.zeros_like(x) for x in (time, point, *params)]
+        if found is not None and wants_t:
+            by_time, *others = found
+        elif found is not None:
+            others = list(found)
+        return by_time, f.detach(), *others
 
     for name in CALLBACKS:
         if hasattr(term.field, f"{name}_adjoint"):

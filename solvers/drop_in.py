@@ -229,9 +229,7 @@ class Call:
             dt0 = time.new_tensor(float(options.get("step_size") or math.inf))
             times = self._grid(y0, t, time)
             marches = isinstance(self.method, LockstepMethod) and observer is None
-            if not marches or (
-                limit is not None and len(times) - 1 > limit
-            ):
+            if not marches or (limit is not None and len(times) - 1 > limit):
                 stops = times[1:-1] if isinstance(times, Tensor) else time.new_tensor(times[1:-1])
                 times = None
         else:

@@ -94,9 +94,8 @@ def march(
                 steps_done = steps_done + alive
             if grid.saves is None:
                 found.append(new)
-            else:
-                for k in wanted[i]:
-                    found.append(_inside(term, method, grid, i, y, new, f, f_new, stages, grid.saves[k]))
+            elif wanted[i]:
+                found += _inside(term, method, grid, i, wanted[i], Ends(y, new, f, f_new, stages))
             y, f = new, f_new
         return March(y, f, tuple(found), alive, steps_done)
 
@@ -128,25 +127,33 @@ def _wanted_by_step(grid: Grid) -> list[list[int]]:
     return wanted
 
 
-def _inside(
-    term: Term,
-    method: LockstepMethod,
-    grid: Grid,
-    i: int,
-    y0: Tensor,
-    y1: Tensor,
-    f0: Tensor | None,
-    f1: Tensor | None,
-    stages: tuple[Tensor, ...],
-    t: Tensor,
-) -> Tensor:
-    """The state at time `t` in step `i`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ends:
+    """Both ends of a step: the states, the derivatives where they are known, and the stages between."""
+
+    y0: Tensor
+    y1: Tensor
+    f0: Tensor | None
+    f1: Tensor | None
+    stages: tuple[Tensor, ...]
+
+
+def _inside(term: Term, method: LockstepMethod, grid: Grid, i: int, places: list[int], ends: Ends) -> list[Tensor]:
+    """The states at the save times of these places, all in step `i`."""
+    assert grid.saves is not None
     start, end = grid.times[i], grid.times[i + 1]
-    if bool(t == end) and not t.requires_grad:
-        return y1
-    theta = ((t - start) / (end - start)).to(term.real_dtype)
-    h = (end - start).to(term.real_dtype)
-    f0 = f0 if f0 is not None or not stages else stages[0]
-    count = term.systems.count
-    step = Step(start.expand(count), end.expand(count), h, y0, y1, 0, f0=f0, f1=f1, stages=stages)
-    return method.interpolate(method.complete(term, step, grid.interpolation), theta, grid.interpolation)
+    step, states = None, []
+    for k in places:
+        t = grid.saves[k]
+        if bool(t == end) and not t.requires_grad:
+            states.append(ends.y1)
+            continue
+        if step is None:
+            f0 = ends.f0 if ends.f0 is not None or not ends.stages else ends.stages[0]
+            both = start.expand(term.systems.count), end.expand(term.systems.count)
+            h = (end - start).to(term.real_dtype)
+            step = Step(*both, h, ends.y0, ends.y1, 0, f0=f0, f1=ends.f1, stages=ends.stages)
+            step = method.complete(term, step, grid.interpolation)
+        theta = ((t - start) / (end - start)).to(term.real_dtype)
+        states.append(method.interpolate(step, theta, grid.interpolation))
+    return states

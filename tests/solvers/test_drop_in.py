@@ -765,7 +765,7 @@ def test_adjoint_settings(case):
     """The backward solve costs what it costs with torchdiffeq, and gives its gradients."""
     settings = ADJOINT_SETTINGS[case]
     (our_calls, ours), (their_calls, theirs) = both(lambda ode: backward_calls(ode, **settings))
-    assert 0.9 * their_calls <= our_calls <= 1.05 * their_calls
+    assert 0.5 * their_calls <= our_calls <= 1.05 * their_calls  # ours leaves out the cotangent of time where it may
     loosest = max(settings.get(name, 1e-5) for name in ("rtol", "adjoint_rtol"))
     close(ours, theirs, (50 if case == "method" else 20) * loosest)  # torchdiffeq's interpolant of bosh3
 

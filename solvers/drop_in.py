@@ -7,6 +7,7 @@ the registry.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -376,11 +377,11 @@ def _check_times(t: Any) -> Tensor:
         raise ValueError(f"t must be one-dimensional and not empty, got shape {list(t.shape)}")
     if torch.compiler.is_compiling():
         return t
-    if not bool(torch.isfinite(t).all()):
+    times = t.tolist()  # as numbers: a few comparisons of tensors cost more than a whole step
+    if not all(map(math.isfinite, times)):
         raise ValueError("t must be finite")
-    rising = t[1:] > t[:-1]
-    falling = t[1:] < t[:-1]
-    if not bool(rising.all() | falling.all()):
+    rising = len(times) < 2 or times[0] < times[1]
+    if not all(a < b if rising else b < a for a, b in itertools.pairwise(times)):
         raise ValueError("t must be strictly increasing or strictly decreasing: no repeated times, no turning back")
     return t
 

@@ -17,8 +17,8 @@ from solvers import Rows, Segments, Single, Systems
 def divided_states(draw: Any) -> tuple[Systems, Tensor, list[Tensor]]:
     """A division, a state, and for each system the mask of its entries."""
     dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.complex128]))
-    trailing = draw(st.lists(st.integers(0, 3), max_size=2))
-    rows = draw(st.integers(0, 6))
+    trailing = draw(st.lists(st.sampled_from([1, 2, 3, 0]), max_size=2))
+    rows = draw(st.sampled_from([5, 3, 6, 1, 0]))
     y = torch.randn(rows, *trailing, dtype=dtype, generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
     kind = draw(st.sampled_from(["rows", "segments", "single"]))
     if kind == "single":
@@ -47,6 +47,14 @@ def test_sums_and_spreads_agree_with_masks(case: tuple[Systems, Tensor, list[Ten
         assert torch.allclose(total[s], y[mask].sum(), atol=1e-5)
         assert torch.allclose(inner[s], 2 * (y[mask].abs() ** 2).sum(), atol=1e-5)
         assert (spread[mask] == values[s]).all()
+
+
+def test_segments_sum_their_own_rows() -> None:
+    y = torch.tensor([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0], [1000.0, 2000.0]])
+    systems = Segments(torch.tensor([1, 0, 1, 3]), 4).bind(y)
+    assert systems.total(y).tolist() == [30.0, 303.0, 0.0, 3000.0]
+    assert systems.sizes.tolist() == [2.0, 4.0, 0.0, 2.0]
+    assert systems.spread(torch.arange(4.0)).tolist() == [[1.0], [0.0], [1.0], [3.0]]
 
 
 @given(case=divided_states())

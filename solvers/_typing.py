@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
-    from jaxtyping import Bool, Float, Inexact, Int
+    from jaxtyping import Bool, Float, Int
 else:
 
     class _PlainTensor:
         def __class_getitem__(cls, item: Any) -> type[Tensor]:
             return Tensor
 
-    Bool = Float = Inexact = Int = _PlainTensor
+    Bool = Float = Int = _PlainTensor
 
 # A state is any real or complex tensor, or a tuple of them; what is "per system" has the shape [S].
 State = Tensor | tuple[Tensor, ...]
@@ -29,4 +29,4 @@ PerSystemBool = Bool[Tensor, " S"]
 PerSystemInt = Int[Tensor, " S"]
 Field = Callable[..., Any]
 
-__all__ = ["Bool", "Field", "Float", "Inexact", "Int", "PerSystem", "PerSystemBool", "PerSystemInt", "State"]
+__all__ = ["Bool", "Field", "Float", "Int", "PerSystem", "PerSystemBool", "PerSystemInt", "State"]

@@ -16,11 +16,9 @@ from torch import Tensor
 from .adjoint import Adjoint
 from .loop import finite
 from .method.base import LockstepMethod, Step
-from .progress import Progress
+from .progress import STEPS_BETWEEN_REPORTS, Progress
 from .systems import Single
 from .term import Term
-
-_STEPS_BETWEEN_REPORTS = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,7 +106,7 @@ def march(
     while done < steps:
         length = next(lengths)
         if progress is not None:
-            length = min(length, _STEPS_BETWEEN_REPORTS)
+            length = min(length, STEPS_BETWEEN_REPORTS)
         last = min(steps, done + length)
         now = adjoint.run(segment, done, last, now)
         done = last

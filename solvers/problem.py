@@ -15,14 +15,13 @@ from .controllers import Controller, Fixed
 from .lockstep import Grid, March, march
 from .loop import Emission, Event, Loop, LoopState, Observer, finite
 from .method.base import LockstepMethod, Method, Step
-from .progress import Progress
+from .progress import STEPS_BETWEEN_REPORTS, Progress
 from .solution import Dense, Solution
 from .status import Status
 from .stopping import Stop
 from .term import Term
 
 _MAX_STEPS = 100_000
-_STEPS_BETWEEN_REPORTS = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class Problem:
         while taken < limit and not state.done:
             length: float = min(next(lengths), limit - taken)
             if self.progress is not None:
-                length = min(length, _STEPS_BETWEEN_REPORTS)
+                length = min(length, STEPS_BETWEEN_REPORTS)
             state, events = self.adjoint.run(segment, state, length)
             taken += len(events)
             record.extend(events)

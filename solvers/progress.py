@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 Progress = Callable[[float], None]
 
+STEPS_BETWEEN_REPORTS = 16
+
 
 def progress_bar(enabled: bool | Progress) -> Progress | None:
     """What `progress=` means: nothing, a bar on standard error, or a function of your own that gets the fraction."""

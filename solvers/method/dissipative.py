@@ -86,7 +86,7 @@ class DissipativeMethod(Method):
         proposal = self._carry_out(term, start, t1, plan, land)
         evaluations = proposal.evaluations + torch.full_like(plan.resting, 0 if known else 1, dtype=torch.int64)
         rejections = torch.zeros_like(evaluations)
-        good, energy = self._judge(term, start, proposal, t1)
+        good, energy = self._judge(term, start, proposal)
         if not bool(good.all()):
             with torch.no_grad():
                 plan, tried, spent = self._shorten(term, start, t1, plan, good, energy, land)
@@ -113,7 +113,7 @@ class DissipativeMethod(Method):
         return dataclasses.replace(proposal, y1=y1, t1=torch.where(plan.plainly, part, proposal.t1))
 
     @torch.no_grad()
-    def _judge(self, term: Term, start: _Start, proposal: Proposal, t1: Tensor) -> tuple[Tensor, Tensor]:
+    def _judge(self, term: Term, start: _Start, proposal: Proposal) -> tuple[Tensor, Tensor]:
         """Which systems may keep the proposal, and its energies."""
         energy = term.energy(start.t, proposal.y1.detach())
         taken = (proposal.t1 - start.t).to(energy.dtype)
@@ -145,7 +145,7 @@ class DissipativeMethod(Method):
             fraction, plainly = torch.where(switching, 1.0, fraction), plainly | switching
             plan = _Plan(fraction, plainly, plan.resting)
             proposal = self._carry_out(term, start, t1, plan, land)
-            good, energy = self._judge(term, start, proposal, t1)
+            good, energy = self._judge(term, start, proposal)
             evaluations = evaluations + proposal.evaluations * pending
             pending = pending & ~good
             tries = tries + pending

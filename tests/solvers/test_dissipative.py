@@ -183,6 +183,13 @@ def test_euler_rises_in_the_end_beyond_the_critical_step_from_anywhere(factor: f
 # -- what the single methods promise --------------------------------------------------------------------------------
 
 
+class Spinning(Wells):
+    """Wells without descent: the energy is conserved while the state goes round."""
+
+    def forward(self, t: Tensor, y: Tensor, args: Any = None) -> Tensor:
+        return turned(self.gradient(y))
+
+
 def wells(**settings: Any) -> Wells:
     return Wells(torch.ones(1, 1, dtype=torch.float64), **settings)
 
@@ -206,10 +213,6 @@ def test_armijo_steps_achieve_their_part_of_the_first_order_decrease() -> None:
 def test_discrete_gradient_dissipates_exactly_what_it_says() -> None:
     """V(y1) - V(y0) = -dt alpha |Vbar|^2; with alpha = 0 the energy is conserved while the state goes round."""
 
-    class Spinning(Wells):
-        def forward(self, t: Tensor, y: Tensor, args: Any = None) -> Tensor:
-            return turned(self.gradient(y))
-
     field = Spinning(torch.ones(1, 1, dtype=torch.float64))
     y0 = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
     with torch.no_grad():
@@ -220,10 +223,6 @@ def test_discrete_gradient_dissipates_exactly_what_it_says() -> None:
 
 
 def test_relaxed_steps_conserve_what_the_field_conserves() -> None:
-    class Spinning(Wells):
-        def forward(self, t: Tensor, y: Tensor, args: Any = None) -> Tensor:
-            return turned(self.gradient(y))
-
     field = Spinning(torch.ones(1, 1, dtype=torch.float64))
     y0 = torch.tensor([[1.0, -0.5]], dtype=torch.float64)
     with torch.no_grad():

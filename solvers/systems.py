@@ -46,6 +46,10 @@ class Systems(ABC):
     def spread(self, x: Tensor) -> Tensor:
         """A value per system, `[S]`, in a shape that broadcasts against the state."""
 
+    @abstractmethod
+    def largest(self, x: Tensor) -> PerSystem:
+        """The largest absolute value among the entries of each system, `[S]`; 0 where it has none."""
+
     def inner(self, u: Tensor, v: Tensor) -> PerSystem:
         """The real inner product of each system, `[S]`."""
         if u.is_complex() or v.is_complex():
@@ -55,6 +59,12 @@ class Systems(ABC):
 
 def _need_binding(systems: Systems) -> ValueError:
     return ValueError(f"{systems!r} does not know the state's shape yet: call .bind(state) first")
+
+
+def _largest_of_rows(x: Tensor) -> Tensor:
+    if x.ndim == 1:
+        return x.abs()
+    return x.flatten(1).abs().amax(1) if x.numel() else x.real.new_zeros(x.shape[0])
 
 
 @final
@@ -86,6 +96,9 @@ class Single(Systems):
 
     def total(self, x: Tensor) -> Tensor:
         return x.sum().reshape(1)
+
+    def largest(self, x: Tensor) -> PerSystem:
+        return x.abs().amax().reshape(1) if x.numel() else x.real.new_zeros(1)
 
     def spread(self, x: Tensor) -> Tensor:
         return x.reshape(())
@@ -128,6 +141,9 @@ class Rows(Systems):
 
     def total(self, x: Tensor) -> Tensor:
         return x if x.ndim == 1 else x.flatten(1).sum(1)
+
+    def largest(self, x: Tensor) -> PerSystem:
+        return _largest_of_rows(x)
 
     def spread(self, x: Tensor) -> Tensor:
         if self.shape is None:
@@ -189,6 +205,10 @@ class Segments(Systems):
         # Row by row first, then the rows in their order: a system sums alike alone and in any batch.
         rows = x if x.ndim == 1 else x.flatten(1).sum(1)
         return rows.new_zeros(self.number).index_add(0, self.index, rows)
+
+    def largest(self, x: Tensor) -> PerSystem:
+        rows = _largest_of_rows(x)
+        return rows.new_zeros(self.number).scatter_reduce(0, self.index.long(), rows, "amax")
 
     def spread(self, x: Tensor) -> Tensor:
         if self.shape is None:

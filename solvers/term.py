@@ -213,8 +213,12 @@ class Term:
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
     """Autograd is on inside, also under `torch.no_grad()` and `torch.inference_mode()`."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    else:
+        with torch.enable_grad():
+            yield
 
 
 def fresh(y: Tensor) -> Tensor:

@@ -41,12 +41,15 @@ def test_sums_and_spreads_agree_with_masks(case: tuple[Systems, Tensor, list[Ten
     assert bound.sizes.tolist() == [int(mask.sum()) for mask in masks]
     total, inner = bound.total(y), bound.inner(y, 2 * y)
     assert not inner.is_complex()
+    largest = bound.largest(y)
+    assert largest.shape == (bound.count,)
     values = torch.arange(1.0, bound.count + 1)
     spread = bound.spread(values).expand_as(y)
     for s, mask in enumerate(masks):
         assert torch.allclose(total[s], y[mask].sum(), atol=1e-5)
         assert torch.allclose(inner[s], 2 * (y[mask].abs() ** 2).sum(), atol=1e-5)
         assert (spread[mask] == values[s]).all()
+        assert largest[s] == (y[mask].abs().max() if mask.any() else 0)
 
 
 def test_segments_sum_their_own_rows() -> None:

@@ -1,5 +1,52 @@
 """Learned energies, tangential flows and the Lyapunov fields they form, with certificates that the energy decays."""
 
+from solvers import Rows, Segments, Single, Systems
+
+from .algebra import Combination, Field, Window
+from .coefficients import DescentShare, MLPCoefficient
+from .components import Coefficient, Energy, PointwiseEnergy, SystemModule, Tangent
+from .energies import Annealed, ConvexEnergy, DoubleWell, Himmelblau, LogSumExp, MLPEnergy, Quadratic, Rosenbrock
+from .field import LyapunovField, Parts
+from .flow import Flow, odeint
+from .newton import NewtonSplit, NewtonTangent, newton_gap, newton_split
+from .projection import project
+from .tangents import AntisymmetricTangent, MLPTangent
+
 __version__ = "0.1.0.dev0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Annealed",
+    "AntisymmetricTangent",
+    "Coefficient",
+    "Combination",
+    "ConvexEnergy",
+    "DescentShare",
+    "DoubleWell",
+    "Energy",
+    "Field",
+    "Flow",
+    "Himmelblau",
+    "LogSumExp",
+    "LyapunovField",
+    "MLPCoefficient",
+    "MLPEnergy",
+    "MLPTangent",
+    "NewtonSplit",
+    "NewtonTangent",
+    "Parts",
+    "PointwiseEnergy",
+    "Quadratic",
+    "Rosenbrock",
+    "Rows",
+    "Segments",
+    "Single",
+    "SystemModule",
+    "Systems",
+    "Tangent",
+    "Window",
+    "__version__",
+    "newton_gap",
+    "newton_split",
+    "odeint",
+    "project",
+]

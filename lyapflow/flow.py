@@ -1,0 +1,205 @@
+"""From a field to a map of states, as a module; and `odeint` with a choice of backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+import solvers
+from solvers import Adjoint, Controller, Method, Solution, Stop
+
+Backend = Literal["solvers", "torchdiffeq"]
+BACKENDS = ("solvers", "torchdiffeq")
+
+
+def odeint(
+    field: Any,
+    h0: Any,
+    t: Tensor,
+    *,
+    method: str | Method | None = None,
+    backend: Backend = "solvers",
+    adjoint: bool = False,
+    rtol: float = 1e-7,
+    atol: float = 1e-9,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Integrate a field and return the states at the times `t`, the first of which is the start.
+
+    Args:
+        field: Called as `field(t, h)`.
+        h0: The state at `t[0]`.
+        t: Times, strictly increasing or decreasing.
+        method: A name known to the backend, `"dopri5"` by default; with "solvers", also a method object.
+        backend: "solvers", which integrates every system with a step size of its own and knows the dissipative
+            methods, or "torchdiffeq", where it is installed.
+        adjoint: Gradients by the adjoint equation, in constant memory, rather than through every step.
+        rtol: Relative tolerance of adaptive methods.
+        atol: Absolute tolerance of adaptive methods.
+        options: Options of the method, such as `{"step_size": 0.1}`.
+        kwargs: Passed on to the backend's `odeint` or `odeint_adjoint`.
+
+    >>> import torch
+    >>> from lyapflow import LyapunovField, Quadratic, odeint
+    >>> odeint(LyapunovField(Quadratic([1.0])), torch.ones(1, 1), torch.tensor([0.0, 1.0])).flatten()
+    tensor([1.0000, 0.3679])
+    """
+    settings = {"rtol": rtol, "atol": atol, "method": method, "options": options, **kwargs}
+    if backend == "solvers":
+        return (solvers.odeint_adjoint if adjoint else solvers.odeint)(field, h0, t, **settings)
+    if backend == "torchdiffeq":
+        torchdiffeq = _torchdiffeq()
+        if isinstance(method, Method):
+            raise TypeError(f'method must be a name with backend="torchdiffeq", got {method!r}')
+        return (torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint)(field, h0, t, **settings)
+    raise ValueError(f'backend must be "solvers" or "torchdiffeq", got {backend!r}')
+
+
+def _torchdiffeq() -> Any:
+    try:
+        import torchdiffeq
+    except ImportError as error:
+        raise ImportError('backend="torchdiffeq" needs torchdiffeq: pip install "lyapflow[torchdiffeq]"') from error
+    return torchdiffeq
+
+
+@final
+class Flow(nn.Module):
+    """A field followed for a time: a module that maps the state at its start to the state at its end.
+
+    Flows compose like layers, in `nn.Sequential` with others and with anything else. Two of `steps`, `step_size` and
+    `time` say how far to go and how; adaptive methods need `time` only, and take `step_size` as their first step.
+
+    Args:
+        field: Called as `field(t, h)`.
+        method: A name from :func:`solvers.methods` or a method; forward Euler by default.
+        steps: How many steps of a fixed size.
+        step_size: Their size.
+        time: How long to follow the field.
+        start: The time at the start.
+        controller: Step-size control, as for :func:`solvers.solve`.
+        adjoint: How gradients flow back: `solvers.Direct()` by default, `solvers.Checkpointed()` for little memory.
+        max_steps: A limit on the number of steps, as for :func:`solvers.solve`.
+        backend: "solvers", or "torchdiffeq" where it is installed.
+
+    >>> import torch
+    >>> from lyapflow import Flow, LyapunovField, MLPEnergy, MLPTangent
+    >>> field = LyapunovField(MLPEnergy(4), MLPTangent(4))
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), Flow(field, steps=8, step_size=0.1), torch.nn.Linear(4, 3))
+    >>> model(torch.randn(5, 2)).shape
+    torch.Size([5, 3])
+    >>> solution = Flow(field, method="armijo_euler", steps=8, step_size=0.1).solve(torch.randn(5, 4), saveat="steps")
+    >>> bool((solution.energy.diff(dim=0) <= 1e-6).all())
+    True
+    """
+
+    def __init__(
+        self,
+        field: Any,
+        method: str | Method = "euler",
+        steps: int | None = None,
+        step_size: float | None = None,
+        time: float | None = None,
+        *,
+        start: float = 0.0,
+        controller: Controller | None = None,
+        adjoint: Adjoint | None = None,
+        max_steps: int | None = None,
+        backend: Backend = "solvers",
+    ) -> None:
+        super().__init__()
+        if not callable(field):
+            raise TypeError(f"field must be callable as field(t, h), got {type(field).__name__}")
+        if backend not in BACKENDS:
+            raise ValueError(f'backend must be "solvers" or "torchdiffeq", got {backend!r}')
+        if backend == "torchdiffeq":
+            _torchdiffeq()
+            refused = {"controller": controller, "adjoint": adjoint, "max_steps": max_steps}
+            for name, value in refused.items():
+                if value is not None:
+                    raise ValueError(f'{name} is for backend="solvers"; torchdiffeq has no such argument')
+            if not isinstance(method, str):
+                raise TypeError(f'method must be a name with backend="torchdiffeq", got {method!r}')
+        else:
+            method = solvers.method.base.find_method(method)
+        self.field = field
+        self.method = method
+        self.time, self.step_size = _span(method, steps, step_size, time, controller)
+        self.start = start
+        self.controller, self.adjoint, self.max_steps = controller, adjoint, max_steps
+        self.backend: Backend = backend
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The state at the end."""
+        if self.backend == "solvers":
+            return self.solve(h).y1
+        t = torch.tensor([self.start, self.start + self.time], dtype=h.dtype, device=h.device)
+        options = {} if self.step_size is None else {self._name_of_step: self.step_size}
+        return odeint(self.field, h, t, method=str(self.method), backend="torchdiffeq", options=options)[-1]
+
+    @property
+    def _name_of_step(self) -> str:
+        return "step_size" if self.method in _FIXED_IN_TORCHDIFFEQ else "first_step"
+
+    def solve(
+        self,
+        h: Tensor,
+        *,
+        saveat: Tensor | Sequence[float] | str | None = None,
+        stop: Stop | None = None,
+        throw: bool = True,
+        progress: bool = False,
+    ) -> Solution[Tensor]:
+        """The whole solution: states on the way, energies, statuses, statistics. For backend "solvers"."""
+        if self.backend != "solvers":
+            raise ValueError('Flow.solve needs backend="solvers"; with torchdiffeq, call lyapflow.odeint')
+        return solvers.solve(
+            self.field, h, self.start, self.start + self.time, method=self.method, dt0=self.step_size,
+            controller=self.controller, adjoint=self.adjoint, max_steps=self.max_steps, saveat=saveat, stop=stop,
+            throw=throw, progress=progress,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        name = self.method if isinstance(self.method, str) else self.method.name
+        step = "" if self.step_size is None else f", step_size={self.step_size:.6g}"
+        backend = "" if self.backend == "solvers" else f", backend={self.backend!r}"
+        return f"method={name!r}, time={self.time:.6g}{step}{backend}"
+
+
+_FIXED_IN_TORCHDIFFEQ = (
+    "euler", "midpoint", "heun2", "heun3", "rk4", "explicit_adams", "implicit_adams", "fixed_adams",
+)  # fmt: skip
+
+
+def _span(
+    method: str | Method, steps: int | None, step_size: float | None, time: float | None, controller: Controller | None
+) -> tuple[float, float | None]:
+    """How long to follow the field, and the step size."""
+    for name, value in (("steps", steps), ("step_size", step_size), ("time", time)):
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")
+    if steps is not None and int(steps) != steps:
+        raise ValueError(f"steps must be a whole number, got {steps}")
+    if None not in (steps, step_size, time):
+        raise ValueError("steps, step_size and time: two of them give the third; leave one out")
+    if steps is not None and step_size is not None:
+        return steps * step_size, step_size
+    if steps is not None and time is not None:
+        return time, time / steps
+    if time is None:
+        raise ValueError("say how far to go: time=..., or steps=... and step_size=...")
+    adaptive = method not in _FIXED_IN_TORCHDIFFEQ if isinstance(method, str) else _is_adaptive(method, controller)
+    if step_size is None and not adaptive:
+        name = method if isinstance(method, str) else method.name
+        raise ValueError(f"method {name!r} has a fixed step size: give steps or step_size as well as time")
+    return time, step_size
+
+
+def _is_adaptive(method: Method, controller: Controller | None) -> bool:
+    if controller is not None:
+        return not isinstance(controller, solvers.Fixed)
+    return method.adaptive and not method.fixed_by_default

@@ -3,6 +3,8 @@
 from solvers import Rows, Segments, Single, Systems
 
 from .algebra import Combination, Field, Window
+from .certificate import Certificate, Sampled
+from .certify import certify
 from .coefficients import DescentShare, MLPCoefficient
 from .components import Coefficient, Energy, PointwiseEnergy, SystemModule, Tangent
 from .energies import Annealed, ConvexEnergy, DoubleWell, Himmelblau, LogSumExp, MLPEnergy, Quadratic, Rosenbrock
@@ -17,6 +19,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Annealed",
     "AntisymmetricTangent",
+    "Certificate",
     "Coefficient",
     "Combination",
     "ConvexEnergy",
@@ -38,6 +41,7 @@ __all__ = [
     "Quadratic",
     "Rosenbrock",
     "Rows",
+    "Sampled",
     "Segments",
     "Single",
     "SystemModule",
@@ -45,6 +49,7 @@ __all__ = [
     "Tangent",
     "Window",
     "__version__",
+    "certify",
     "newton_gap",
     "newton_split",
     "odeint",

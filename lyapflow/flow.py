@@ -138,12 +138,14 @@ class Flow(nn.Module):
         if self.backend == "solvers":
             return self.solve(h).y1
         t = torch.tensor([self.start, self.start + self.time], dtype=h.dtype, device=h.device)
-        options = {} if self.step_size is None else {self._name_of_step: self.step_size}
+        name = "first_step" if self.chooses_steps else "step_size"
+        options = {} if self.step_size is None else {name: self.step_size}
         return odeint(self.field, h, t, method=str(self.method), backend="torchdiffeq", options=options)[-1]
 
     @property
-    def _name_of_step(self) -> str:
-        return "step_size" if self.method in _FIXED_IN_TORCHDIFFEQ else "first_step"
+    def chooses_steps(self) -> bool:
+        """Whether the method chooses its step sizes by itself."""
+        return _chooses_steps(self.method, self.controller)
 
     def solve(
         self,
@@ -192,14 +194,15 @@ def _span(
         return time, time / steps
     if time is None:
         raise ValueError("say how far to go: time=..., or steps=... and step_size=...")
-    adaptive = method not in _FIXED_IN_TORCHDIFFEQ if isinstance(method, str) else _is_adaptive(method, controller)
-    if step_size is None and not adaptive:
+    if step_size is None and not _chooses_steps(method, controller):
         name = method if isinstance(method, str) else method.name
         raise ValueError(f"method {name!r} has a fixed step size: give steps or step_size as well as time")
     return time, step_size
 
 
-def _is_adaptive(method: Method, controller: Controller | None) -> bool:
+def _chooses_steps(method: str | Method, controller: Controller | None) -> bool:
+    if isinstance(method, str):  # one of torchdiffeq's
+        return method not in _FIXED_IN_TORCHDIFFEQ
     if controller is not None:
         return not isinstance(controller, solvers.Fixed)
     return method.adaptive and not method.fixed_by_default

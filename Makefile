@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= dev,plot
+EXTRAS ?= dev
 # Extra arguments to every `pip install`, e.g. to choose an index that holds CPU builds of torch.
 PIP_ARGS ?=
 PYTEST_ARGS ?= -n 2 -q

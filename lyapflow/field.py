@@ -129,7 +129,7 @@ class LyapunovField(Field):
         if tangent is not None:
             self.tangent_module = _component("tangent", tangent, Tangent, FunctionTangent, self.systems)
         self._set_coefficient("alpha", alpha)
-        if not callable(alpha) and float(torch.as_tensor(alpha).min()) < 0:
+        if not callable(alpha) and bool((torch.as_tensor(alpha).detach() < 0).any()):
             raise ValueError(f"alpha must not be negative, or the energy grows; got {alpha}")
         self._set_coefficient("beta", beta)
         self.projection: Projection = projection

@@ -55,13 +55,13 @@ def inspect_field(field: Any, t: float | Tensor, h: Tensor, systems: Systems) ->
         parts = field.parts(t, h)
         energy, gradient, rate = parts.energy, parts.gradient, parts.rate
         down, along = (
-            parts.alpha.abs() * _length(systems, parts.descent),
-            parts.beta.abs() * _length(systems, parts.tangent),
+            parts.alpha.abs() * length(systems, parts.descent),
+            parts.beta.abs() * length(systems, parts.tangent),
         )
-        size = _length(systems, gradient)
+        size = length(systems, gradient)
         largest = size * (down + along)
         explicit = (rate - inner(gradient, parts.velocity.to(gradient.dtype))).abs()
-        lengths = size * _length(systems, parts.tangent)
+        lengths = size * length(systems, parts.tangent)
         overlap = inner(parts.tangent, gradient).abs()
         extra = {
             "dissipation": parts.dissipation,
@@ -72,7 +72,7 @@ def inspect_field(field: Any, t: float | Tensor, h: Tensor, systems: Systems) ->
         energy, gradient = _energy_and_gradient(field, t, h)
         velocity = field(t, h)
         rate = inner(gradient, velocity)
-        largest = _length(systems, gradient) * _length(systems, velocity)
+        largest = length(systems, gradient) * length(systems, velocity)
         extra = {}
     eps = torch.finfo(gradient.dtype).eps
     rounding = ROUNDINGS * eps * (energy.abs() + systems.total((gradient * h).abs()))
@@ -89,7 +89,7 @@ def _energy_and_gradient(field: Any, t: float | Tensor, h: Tensor) -> tuple[Tens
     return energy.detach(), gradient
 
 
-def _length(systems: Systems, x: Tensor) -> Tensor:
+def length(systems: Systems, x: Tensor) -> Tensor:
     """The length of each system's part, without under- or overflow of the squares."""
     scale = systems.largest(x)
     safe = torch.where((scale > 0) & torch.isfinite(scale), scale, 1.0)

@@ -1,11 +1,11 @@
-"""Energies from SymPy expressions. Needs sympy: `pip install "lyapflow[symbolic]"`; nothing else imports this module."""
+"""Energies from SymPy expressions. Needs sympy, `pip install "lyapflow[symbolic]"`: import it by its own name."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -50,10 +50,11 @@ class SymbolicEnergy(PointwiseEnergy):
     >>> x, y = sympy.symbols("x y")
     >>> energy = SymbolicEnergy((x**2 - 1) ** 2 / 4 + sympy.cosh(y), [x, y])
     >>> h = torch.tensor([[0.0, 0.0], [2.0, 0.0]])
-    >>> energy(h), energy.gradient(h)
-    (tensor([1.2500, 3.2500]), tensor([[0., 0.],
-            [6., 0.]]))
-    >>> energy.hessian(h[0])
+    >>> energy(h)
+    tensor([1.2500, 3.2500])
+    >>> energy.gradient(h)[1]
+    tensor([6., 0.])
+    >>> energy.hessian(h)[0]
     tensor([[-1.,  0.],
             [ 0.,  1.]])
     >>> SymbolicEnergy("k * (x - y)**2 / 2", "x y", parameters={"k": 3})
@@ -68,22 +69,28 @@ class SymbolicEnergy(PointwiseEnergy):
         systems: Systems | None = None,
     ) -> None:
         super().__init__()
+        if systems is not None and not isinstance(systems, Systems):
+            raise TypeError(f"systems must be Single(), Rows() or Segments(index, count), got {type(systems).__name__}")
         if systems is not None:
             self.systems = systems
+        if not isinstance(parameters, Mapping | None):
+            raise TypeError(f"parameters must map symbols to numbers, got {type(parameters).__name__}")
         known = {s for s in getattr(expr, "free_symbols", ()) if isinstance(s, sympy.Symbol)}
         self.symbols = _as_symbols("symbols", symbols, known)
-        learned = {} if parameters is None else dict(parameters)
-        others = _as_symbols("parameters", tuple(learned), known) if learned else ()
+        others = _as_symbols("parameters", list(parameters), known) if parameters else ()
         _check_names(self.symbols, others)
         self.expr = _as_expression(expr, {symbol.name: symbol for symbol in (*self.symbols, *others)})
+        unused = sorted(symbol.name for symbol in others if symbol not in self.expr.free_symbols)
+        if unused:
+            raise ValueError(f"parameters has symbols that expr does not contain: {unused}")
         self._formula = _Formula(self.expr, self.symbols, others)
         self._others = tuple(symbol.name for symbol in others)
-        for name, value in zip(self._others, learned.values(), strict=True):
+        for name, value in zip(self._others, (parameters or {}).values(), strict=True):
             self._learn(name, value)
 
     def _learn(self, name: str, value: float) -> None:
         if hasattr(self, name) or "." in name:
-            raise ValueError(f"parameters: {name!r} cannot be a parameter's name, an energy uses it; rename the symbol")
+            raise ValueError(f"parameters: {name!r} is an attribute of every energy, or has a dot; rename the symbol")
         try:
             number = float(value)
         except (TypeError, ValueError) as error:
@@ -132,17 +139,17 @@ class SymbolicEnergy(PointwiseEnergy):
 
 def _as_symbols(argument: str, given: Any, known: set[sympy.Symbol]) -> tuple[sympy.Symbol, ...]:
     """The symbols meant: a name stands for the known symbol of that name, whatever its assumptions, else a new one."""
-    items = [given] if isinstance(given, (str, sympy.Symbol)) else list(given)
+    items = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     found: list[sympy.Symbol] = []
     for item in items:
-        if isinstance(item, str):
+        if isinstance(item, str) and item.strip():
             new = sympy.symbols(item, seq=True)
             namesakes = [[symbol for symbol in known if symbol.name == fresh.name] for fresh in new]
             found += [same[0] if len(same) == 1 else fresh for fresh, same in zip(new, namesakes, strict=True)]
         elif isinstance(item, sympy.Symbol):
             found.append(item)
         else:
-            raise TypeError(f"{argument} must be SymPy symbols or their names, got {item!r} of {type(item).__name__}")
+            raise TypeError(f"{argument} must be SymPy symbols or their names, got {item!r}")
     if not found:
         raise ValueError(f"{argument} must name at least one symbol, got {given!r}")
     for symbol in found:
@@ -174,7 +181,6 @@ def _as_expression(given: Any, names: dict[str, sympy.Symbol]) -> sympy.Expr:
         raise ValueError(
             f"expr has symbols that are neither in symbols nor in parameters: {sorted(map(str, unknown))}{hint}"
         )
-    unused = [name for name, symbol in names.items() if symbol not in expr.free_symbols]
     return expr
 
 
@@ -185,30 +191,27 @@ def _as_expression(given: Any, names: dict[str, sympy.Symbol]) -> sympy.Expr:
 class _Formula:
     """An expression and its derivatives as functions of tensors: the entries of a point, then the parameters.
 
-    Such functions cannot be pickled or copied, so they are made on first use.
+    Such functions can be neither pickled nor copied: a copy shares them, and they are made again from a pickle.
     """
 
-    def __init__(
-        self, expr: sympy.Expr, point: tuple[sympy.Symbol, ...], others: tuple[sympy.Symbol, ...]
-    ) -> None:
+    def __init__(self, expr: sympy.Expr, point: tuple[sympy.Symbol, ...], others: tuple[sympy.Symbol, ...]) -> None:
         self._made_of = (expr, point, others)
-        # Dummies have no name that could be one of the generated code's own; and that they are real lets SymPy simplify.
-        variables = {s: sympy.Dummy("h", **{**s.assumptions0, "real": True}) for s in (*point, *others)}
+        # No name of a Dummy is taken in the generated code. That they are real lets SymPy simplify.
+        variables = {s: sympy.Dummy(s.name, **{**s.assumptions0, "real": True}) for s in (*point, *others)}
         real = expr.xreplace(variables)
         _check_translatable(real)
+        if real.is_real is False:
+            raise ValueError(f"expr must be real, but it is not for any real {', '.join(map(str, variables))}: {expr}")
         self._expr = _over_the_reals(real)
         self._point = [variables[symbol] for symbol in point]
         self._arguments = list(variables.values())
+        self.value = _function(self._arguments, [self._expr])
 
     def __reduce__(self) -> Any:
         return _Formula, self._made_of
 
     def __deepcopy__(self, memo: Any) -> _Formula:
         return self
-
-    @functools.cached_property
-    def value(self) -> Callable[..., list[Any]]:
-        return _function(self._arguments, [self._expr])
 
     @functools.cached_property
     def gradient(self) -> Callable[..., list[Any]]:
@@ -241,20 +244,218 @@ def _derivative(expr: sympy.Expr, x: sympy.Symbol) -> sympy.Expr:
 
 def _function(arguments: Sequence[sympy.Symbol], expressions: Sequence[sympy.Basic]) -> Callable[..., list[Any]]:
     """A function of tensors that returns a list; what does not depend on the arguments comes as a number."""
-    namespace = {kind.__name__: function for kind, function in FUNCTIONS.items()}
     pieces: dict[sympy.Piecewise, sympy.Expr] = {}
-    ready = [_evaluable(expr, namespace, pieces) for expr in expressions]
+    ready = [_evaluable(expr, pieces) for expr in expressions]
+    namespace: dict[str, Any] = {"sqrt": torch.sqrt, **{kind.__name__: call for kind, call in FUNCTIONS.items()}}
+    for piecewise, call in pieces.items():
+        namespace[call.func.__name__] = _Pieces(piecewise, call.args)
     printer = _Printer({"fully_qualified_modules": False, "user_functions": {name: name for name in namespace}})
     return sympy.lambdify(arguments, ready, [namespace], printer=printer, cse=True, docstring_limit=0)
 
 
-class _Printer(PythonCodePrinter):  # type: ignore[misc]
+class _Printer(PythonCodePrinter):
     """Python code that serves tensors: elementwise logic, and all digits of a number."""
 
-    _operators = {"and": "&", "or": "|", "not": "~"}  # noqa: RUF012
+    _operators: ClassVar[dict[str, str]] = {"and": "&", "or": "|", "not": "~"}
 
     def _print_Float(self, expr: sympy.Float) -> str:
         return repr(float(expr))
 
     def _print_Integer(self, expr: sympy.Integer) -> str:
         return str(expr) if abs(expr) < 2**53 else repr(float(expr))  # torch takes integers of 64 bits only
+
+
+def _evaluable(expr: sympy.Basic, pieces: dict[sympy.Piecewise, sympy.Expr]) -> sympy.Basic:
+    """The expression with its constant parts as floats, for which torch has no functions.
+
+    Every Piecewise becomes a call of a function that is yet to be made, noted in `pieces`: common subexpressions must
+    not be taken out of it, see :class:`_Pieces`.
+    """
+    if _is_constant(expr):
+        return _number(expr)
+    if isinstance(expr, sympy.Piecewise):
+        if expr not in pieces:
+            arguments = sorted(expr.free_symbols, key=sympy.default_sort_key)
+            pieces[expr] = sympy.Function(f"piecewise_{len(pieces)}")(*arguments)
+        return pieces[expr]
+    return expr.func(*(_evaluable(arg, pieces) for arg in expr.args)) if expr.args else expr
+
+
+@final
+class _Pieces:
+    """A Piecewise as a function of tensors.
+
+    All pieces are computed everywhere, so where one is not chosen its arguments are replaced: an infinite derivative of
+    it, times the gradient 0 that arrives there, would else be NaN.
+    """
+
+    def __init__(self, piecewise: sympy.Piecewise, arguments: Sequence[sympy.Symbol]) -> None:
+        *conditions, _ = (condition for _, condition in piecewise.args)  # the last one is True
+        self.conditions = _function(arguments, conditions)
+        self.pieces = [_function(arguments, [piece]) for piece, _ in piecewise.args]
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        masks = []
+        rest = torch.ones((), dtype=torch.bool, device=arguments[0].device)
+        for condition in self.conditions(*arguments):
+            masks.append(rest & condition)
+            rest = rest & ~condition
+        values = []
+        for piece, mask in zip(self.pieces, (*masks, rest), strict=True):
+            (value,) = piece(*(torch.where(mask, x, 1.0) for x in arguments))
+            values.append(_as_tensor(value, arguments[0]))
+        result = values.pop()
+        for mask, value in zip(masks, values, strict=True):
+            result = torch.where(mask, value, result)
+        return result
+
+
+def _as_tensor(value: Tensor | float, like: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((), value, dtype=like.dtype, device=like.device)
+
+
+# -- functions of real numbers --------------------------------------------------------------------------------------
+# SymPy differentiates Abs, sign and Heaviside as functions of complex numbers or as distributions. These take and give
+# real numbers, and their derivatives are those of their counterparts in torch, at kinks too.
+
+
+class RealAbs(sympy.Function):
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        return RealSign(self.args[0])
+
+
+class RealSign(sympy.Function):
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        return sympy.S.Zero
+
+
+class Step(sympy.Function):
+    """0 below 0, 1 above, and its second argument at 0, which is a number."""
+
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        return sympy.S.Zero
+
+
+class Larger(sympy.Function):
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        a, b = self.args
+        return Step(a - b if argindex == 1 else b - a, sympy.S.Half)
+
+
+class Smaller(sympy.Function):
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        a, b = self.args
+        return Step(b - a if argindex == 1 else a - b, sympy.S.Half)
+
+
+def _step(x: Tensor, at_zero: float) -> Tensor:
+    return (x > 0).to(x.dtype) + at_zero * (x == 0).to(x.dtype)
+
+
+def _of_two(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """A function of two tensors, for arguments of which one may be a number."""
+
+    def call(a: Any, b: Any) -> Tensor:
+        return function(_as_tensor(a, b), _as_tensor(b, a))
+
+    return call
+
+
+# All derivatives of these functions are made of these functions.
+FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
+    sympy.exp: torch.exp,
+    sympy.log: torch.log,
+    sympy.sin: torch.sin,
+    sympy.cos: torch.cos,
+    sympy.tan: torch.tan,
+    sympy.cot: lambda x: 1 / torch.tan(x),
+    sympy.sec: lambda x: 1 / torch.cos(x),
+    sympy.csc: lambda x: 1 / torch.sin(x),
+    sympy.asin: torch.asin,
+    sympy.acos: torch.acos,
+    sympy.atan: torch.atan,
+    sympy.atan2: _of_two(torch.atan2),
+    sympy.sinh: torch.sinh,
+    sympy.cosh: torch.cosh,
+    sympy.tanh: torch.tanh,
+    sympy.coth: lambda x: 1 / torch.tanh(x),
+    sympy.sech: lambda x: 1 / torch.cosh(x),
+    sympy.csch: lambda x: 1 / torch.sinh(x),
+    sympy.asinh: torch.asinh,
+    sympy.acosh: torch.acosh,
+    sympy.atanh: torch.atanh,
+    sympy.erf: torch.erf,
+    sympy.erfc: torch.erfc,
+    RealAbs: torch.abs,
+    RealSign: torch.sign,
+    Step: _step,
+    Larger: _of_two(torch.maximum),
+    Smaller: _of_two(torch.minimum),
+}
+
+REPLACED = {
+    sympy.Abs: RealAbs,
+    sympy.sign: RealSign,
+    sympy.Heaviside: Step,
+    sympy.Max: lambda *args: functools.reduce(Larger, args),
+    sympy.Min: lambda *args: functools.reduce(Smaller, args),
+}
+
+STRUCTURE = (
+    sympy.Symbol, sympy.Add, sympy.Mul, sympy.Pow, sympy.Piecewise, ExprCondPair,
+    Relational, sympy.And, sympy.Or, sympy.Not, BooleanAtom,
+)  # fmt: skip
+
+
+def _over_the_reals(expr: sympy.Basic) -> Any:
+    """The expression in functions of real numbers, every Piecewise ending in a piece for all the rest."""
+    if _is_constant(expr) or not expr.args:
+        return expr
+    args = [_over_the_reals(arg) for arg in expr.args]
+    if isinstance(expr, sympy.Piecewise):
+        if sympy.Or(*(condition for _, condition in args)).simplify() != sympy.true:
+            told = expr.xreplace({dummy: sympy.Symbol(dummy.name) for dummy in expr.free_symbols})
+            raise ValueError(f"expr has no value where no condition of this holds: {told}; end it with (value, True)")
+        args[-1] = (args[-1][0], True)
+    return REPLACED.get(type(expr), expr.func)(*args)
+
+
+def _check_translatable(expr: sympy.Basic) -> None:
+    unknown = sorted(set(_untranslatable(expr)))
+    if unknown:
+        known = sorted(kind.__name__ for kind in (*FUNCTIONS, *REPLACED) if kind.__module__.startswith("sympy."))
+        raise ValueError(
+            f"expr has functions that cannot be computed with tensors: {unknown}; known are {', '.join(known)}, "
+            "Piecewise and powers. Sums, derivatives and integrals may have a closed form: expr.doit()"
+        )
+
+
+def _untranslatable(expr: sympy.Basic) -> Iterator[str]:
+    if _is_constant(expr):
+        _number(expr)
+        return
+    if not (type(expr) in FUNCTIONS or type(expr) in REPLACED or isinstance(expr, STRUCTURE)):
+        yield expr.func.__name__
+        return
+    if isinstance(expr, sympy.Heaviside) and expr.args[1].free_symbols:
+        yield "Heaviside with a variable for its value at 0"
+    for arg in expr.args:
+        yield from _untranslatable(arg)
+
+
+def _is_constant(expr: sympy.Basic) -> bool:
+    return isinstance(expr, sympy.Expr) and not expr.free_symbols
+
+
+def _number(constant: sympy.Expr) -> sympy.Number:
+    """The value of a constant: a fraction as it is, anything else as a float."""
+    value = constant if constant.is_Rational else constant.evalf(20)
+    try:
+        finite = math.isfinite(float(value))
+    except (TypeError, OverflowError):
+        finite = False
+    if not finite:
+        raise ValueError(f"expr must be real, with numbers that floats can hold, but it contains {constant}")
+    return value

@@ -1,4 +1,4 @@
-"""Settings shared by all tests."""
+"""Settings shared by all tests and doctests."""
 
 from __future__ import annotations
 

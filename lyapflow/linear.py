@@ -119,7 +119,7 @@ def minres(
     one, zero = torch.ones_like(start), torch.zeros_like(start)
     c, c_old, s, s_old, beta, eta = one, one, zero, zero, zero, start
     diagonal: list[Tensor] = []  # of Lanczos' tridiagonal matrix, whose eigenvalues approach those of the operator
-    below: list[Tensor] = []
+    beside: list[Tensor] = []
     singular = torch.zeros_like(active)
     for _ in range(max_iterations):
         if not bool(active.any()):
@@ -128,8 +128,9 @@ def minres(
         a = inner(v, p)
         p = p - spread(a) * v - spread(beta) * v_old
         beta_new = inner(p, p).sqrt()
+        # A system that has ended goes on as a value that it has shown already, coupled to nothing.
         diagonal.append(torch.where(active, a, diagonal[0] if diagonal else zero))
-        below.append(torch.where(active, beta_new, 0.0))
+        beside.append(torch.where(active, beta, 0.0))
         rho = c * a - c_old * s * beta
         length = torch.sqrt(rho**2 + beta_new**2)
         second, third = s * a + c_old * c * beta, s_old * beta
@@ -152,7 +153,7 @@ def minres(
     residual = rhs - operator(x)
     left = inner(residual, residual).sqrt()
     image = operator(residual)
-    seen, condition = _ritz(diagonal, below, start)
+    seen, condition = _ritz(diagonal, beside, start)
     # What is left over and mapped to nothing is no part of the image of the matrix.
     size = seen.abs().amax(1)
     lost = inner(image, image).sqrt() <= torch.finfo(rhs.dtype).eps ** 0.5 * size * left
@@ -161,14 +162,14 @@ def minres(
     return x, Curvature(seen[:, 0], seen[:, -1], singular, indefinite, condition)
 
 
-def _ritz(diagonal: list[Tensor], below: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+def _ritz(diagonal: list[Tensor], beside: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues of Lanczos' matrix of each system, ascending `[S, k]`, and the condition number that they show."""
     if not diagonal:
         return like.new_zeros(len(like), 1), torch.ones_like(like)
     matrix = torch.diag_embed(torch.stack(diagonal, dim=1))
     if len(diagonal) > 1:
-        beside = torch.diag_embed(torch.stack(below[:-1], dim=1), offset=1)
-        matrix = matrix + beside + beside.mT
+        upper = torch.diag_embed(torch.stack(beside[1:], dim=1), offset=1)
+        matrix = matrix + upper + upper.mT
     values = torch.linalg.eigvalsh(torch.nan_to_num(matrix))
     size = values.abs()
     least = size.amin(1)

@@ -29,6 +29,12 @@ class Sampled:
         stepping: From how many of them one step raises it, `[S]`; None for methods that choose their steps.
         worst_rate: The largest dV/dt seen, `[S]`.
         confidence: Of the bounds.
+
+    >>> import torch
+    >>> from lyapflow import Sampled
+    >>> seen = Sampled(100, torch.tensor([0, 2]), None, torch.tensor([-1.0, 0.5]), 0.95)
+    >>> print(seen.sentence("the energy grows at", seen.climbing))
+    sampled: the energy grows at 2 of 200 states; between 0.12% and 3.57% of such states, with 95% confidence
     """
 
     states: int
@@ -71,8 +77,15 @@ class Certificate:
         mismatch: The largest difference of dV/dt and `-alpha |g|^2` on the way, relative to the largest term; None for
             a field that does not show its parts.
         orthogonality: The largest |<T, g>| / (|T| |g|) on the way; None likewise.
-        largest_step: The largest step that does not raise the energy, by bisection, from states on the way.
+        largest_step: The largest step that does not raise the energy, by bisection, from states on the way; infinity if
+            none did up to a million times the step size.
         sampled: What was seen at sampled states.
+
+    >>> import torch
+    >>> from lyapflow import LyapunovField, Quadratic, certify
+    >>> certificate = certify(LyapunovField(Quadratic([4.0])), torch.ones(1, 1), steps=3, step_size=0.6, samples=4)
+    >>> certificate.holds, float(certificate.increase)  # Euler's steps may be 0.5 at the most here
+    (False, 7.37...)
     """
 
     field: str
@@ -110,25 +123,39 @@ class Certificate:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """A table, as its header and its rows, one for each system."""
-        header = ["system", "V start", "V end", "largest rise", "max dV/dt", "largest step", "climbing", "status"]
+        header = ["#", "V start", "V end", "rise", "dV/dt", "step", "climbs", "status"]
         if self.orthogonality is not None:
-            header[5:5] = ["dV/dt + a|g|^2", "<T,g>/|T||g|"]
+            header[5:5] = ["off", "<T,g>"]
         table = []
         for s in range(self.energy.shape[1]):
             row = [
                 str(s),
-                f"{float(self.energy[0, s]):.4g}",
-                f"{float(self.energy[-1, s]):.4g}",
-                f"{float(self.increase[s]):.1e}" + (" !" if bool(self.risen[s]) else ""),
-                f"{float(self.rate[s]):.1e}" + (" !" if bool(self.climbs[s]) else ""),
-                f"{float(self.largest_step[s]):.4g}",
+                f"{float(self.energy[0, s]):.3g}",
+                f"{float(self.energy[-1, s]):.3g}",
+                f"{float(self.increase[s]):.1e}" + ("!" if bool(self.risen[s]) else ""),
+                f"{float(self.rate[s]):.1e}" + ("!" if bool(self.climbs[s]) else ""),
+                f"{float(self.largest_step[s]):.3g}",
                 f"{int(self.sampled.climbing[s])}/{self.sampled.states}",
                 Status(int(self.status[s])).name,
             ]
             if self.orthogonality is not None and self.mismatch is not None:
-                row[5:5] = [f"{float(self.mismatch[s]):.1e}", f"{float(self.orthogonality[s]):.1e}"]
+                row[5:5] = [f"{float(self.mismatch[s]):.0e}", f"{float(self.orthogonality[s]):.0e}"]
             table.append(row)
         return header, table
+
+    def legend(self) -> str:
+        """What the columns of the table are."""
+        known = {
+            "rise": "largest rise of V in a step",
+            "dV/dt": "largest on the way",
+            "off": "dV/dt against -alpha |g|^2, relative",
+            "<T,g>": "over |T| |g|",
+            "step": "largest that does not raise V",
+            "climbs": "sampled states at which V grows along the field",
+            "!": "beyond rounding",
+        }
+        header = [*self.rows()[0], "!"]
+        return "; ".join(f"{name}: {text}" for name, text in known.items() if name in header)
 
     def sentences(self) -> list[str]:
         """What was found, in words."""
@@ -157,7 +184,7 @@ class Certificate:
         if len(rows) > _ROWS_SHOWN:
             lines.append(f"... and {len(rows) - _ROWS_SHOWN} more systems")
         first, *rest = self.sentences()
-        return "\n".join([first, *lines, *rest])
+        return "\n".join([first, *lines, f"({self.legend()})", *rest])
 
     def save(self, path: str | Path) -> Path:
         """Write it as JSON, so that :meth:`load` gets it back."""

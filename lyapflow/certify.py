@@ -20,7 +20,7 @@ from .inspection import Inspection, inspect_field
 Sampler = Callable[[torch.Generator], Tensor]
 
 _STATES_TRIED_FOR_STEPS = 5
-_GROWTHS, _HALVINGS = 20, 30
+_GROWTHS, _SHRINKAGES, _HALVINGS = 10, 20, 30
 
 
 @outside_inference_mode
@@ -89,7 +89,8 @@ def certify(
     allowed = torch.stack([seen.rounding for seen in way])
 
     stepper = _OneStep(field, systems, flow, h0)
-    picks = torch.linspace(0, len(states) - 1, min(_STATES_TRIED_FOR_STEPS, len(states))).long().unique().tolist()
+    last = int(torch.isfinite(energy).all(1).long().cumprod(0).sum().clamp(min=1)) - 1  # before anything is lost
+    picks = torch.linspace(0, last, min(_STATES_TRIED_FOR_STEPS, last + 1)).long().unique().tolist()
     largest_steps = []
     for k, pick in enumerate(picks):
         largest_steps.append(stepper.largest(times[pick], states[pick]))
@@ -195,7 +196,7 @@ class _OneStep:
 
     def largest(self, t: Tensor, h: Tensor) -> Tensor:
         """The largest step size of each system that does not raise its energy: the first at which it does, going up
-        in factors of 4 and then bisecting. Infinity if none does, 0 if all do.
+        in factors of 4 and then bisecting. Infinity if none does up to a million times the step, 0 if all do.
         """
         before = inspect_field(self.field, _for_field(self.systems, t, h), h, self.systems)
         t = t.double()
@@ -210,7 +211,7 @@ class _OneStep:
             if not bool(torch.isinf(bad).any()):
                 break
             dt = torch.where(torch.isinf(bad), 4 * dt, dt)
-        for _ in range(_GROWTHS):  # down from where it does not
+        for _ in range(_SHRINKAGES):  # down from where it does not
             searching = (good == 0) & torch.isfinite(bad)
             if not bool(searching.any()):
                 break
@@ -228,12 +229,17 @@ class _OneStep:
 
 
 def _around(states: Tensor, systems: Systems) -> Sampler:
-    """States on the way, moved by noise of a hundredth to three times the size of each system."""
-    finite = torch.stack([state for state in states if bool(torch.isfinite(state).all())] or [states[0]])
+    """States on the way, moved by noise of a hundredth to three times the size of each system.
+
+    What has run away from the start is left out: far out any energy overflows, which says nothing about the field.
+    """
+    reach = 10 * float(states[0].abs().max())
+    near = [state for state in states if float(state.abs().max()) <= reach]  # false for NaN as well
+    pool = torch.stack(near or [states[0]])
 
     def draw(generator: torch.Generator) -> Tensor:
-        pick = int(torch.randint(len(finite), (1,), generator=generator))
-        state = finite[pick]
+        pick = int(torch.randint(len(pool), (1,), generator=generator))
+        state = pool[pick]
         size = (systems.inner(state, state) / systems.sizes.to(state).clamp(min=1)).sqrt()
         size = torch.where(size > 0, size, 1.0)
         spread = size * 10 ** (torch.rand(len(size), generator=generator, dtype=size.dtype).to(size) * 2.5 - 2)

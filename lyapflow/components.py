@@ -26,6 +26,16 @@ class SystemModule(nn.Module):
         takes: Names of what `forward` gets beside the state `h`, as keyword arguments. There are `t` (the time, in a
             shape that broadcasts against the state), `features` (of the energy for `alpha`, of the tangent for
             `beta`), `energy` (`[S]`), `gradient`, and `direction`; each is known only to what is evaluated later.
+
+    >>> import torch
+    >>> from lyapflow import LyapunovField, Quadratic, Tangent
+    >>> class Ramp(Tangent):
+    ...     takes = ("t",)
+    ...     def forward(self, h, t):
+    ...         return t * torch.ones_like(h)
+    >>> field = LyapunovField(Quadratic([1.0, 1.0]), Ramp())
+    >>> field(3.0, torch.tensor([[1.0, -1.0]]))
+    tensor([[2., 4.]])
     """
 
     systems: Systems = Rows()
@@ -84,6 +94,14 @@ class PointwiseEnergy(Energy):
     """An energy that is a sum over the points of a system, where the last dimension of the state is a point's.
 
     So the same energy serves a batch of rows, graphs of many nodes, and a single state.
+
+    >>> import torch
+    >>> from lyapflow import PointwiseEnergy, Single
+    >>> class Bowl(PointwiseEnergy):
+    ...     def density(self, h):
+    ...         return h.square().sum(-1) / 2
+    >>> Bowl()(torch.ones(3, 2)), Bowl().over(Single())(torch.ones(3, 2))
+    (tensor([1., 1., 1.]), tensor([3.]))
     """
 
     @abstractmethod
@@ -125,7 +143,17 @@ class Tangent(SystemModule, ABC):
 
 
 class Coefficient(SystemModule, ABC):
-    """A value for every system, to scale a part of the field with: `forward(h) -> [S]`."""
+    """A value for every system, to scale a part of the field with: `forward(h) -> [S]`.
+
+    >>> import torch
+    >>> from lyapflow import Coefficient, LyapunovField, Quadratic
+    >>> class Cautious(Coefficient):
+    ...     def forward(self, h):
+    ...         return 1 / (1 + h.square().sum(-1))
+    >>> LyapunovField(Quadratic([1.0]), alpha=Cautious())(0.0, torch.tensor([[1.0], [3.0]]))
+    tensor([[-0.5000],
+            [-0.3000]])
+    """
 
     @abstractmethod
     def forward(self, h: Tensor) -> PerSystem:

@@ -49,6 +49,12 @@ class Parts:
         dissipation: `alpha |g|^2` of each system, `[S]`: what is promised.
         rate: dV/dt of each system, `[S]`, as it is: `<g, velocity>`, and the partial derivative in time of an energy
             that depends on it. The promise is `rate = -dissipation`.
+
+    >>> import torch
+    >>> from lyapflow import LyapunovField, Quadratic
+    >>> parts = LyapunovField(Quadratic([1.0, 1.0]), torch.ones_like, alpha=2.0).parts(0.0, torch.tensor([[3.0, 4.0]]))
+    >>> parts.energy, parts.gradient, parts.rate
+    (tensor([12.5000]), tensor([[3., 4.]]), tensor([-50.]))
     """
 
     energy: PerSystem

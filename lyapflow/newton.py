@@ -43,6 +43,12 @@ class NewtonSplit:
         converged: Where the equation was solved to the tolerance, `[S]`.
         exact: Whether the Hessian was written out. If not, it is known along the directions that the gradient leads to,
             and no others.
+
+    >>> import torch
+    >>> from lyapflow import newton_split
+    >>> split = newton_split(lambda h: h[:, 0] ** 2 - h[:, 1] ** 2, torch.ones(1, 2))
+    >>> bool(split.ok), split.report()
+    (False, 'system 0: the Hessian is indefinite (eigenvalues -2 to 2, residual 0.0e+00); damping=2.0e+00 would ...')
     """
 
     direction: Tensor

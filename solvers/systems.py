@@ -22,6 +22,13 @@ class Systems(ABC):
 
     The number of systems and the way back from a value per system to the state depend on the state's shape, so they
     are known only after :meth:`bind`; :meth:`total` and :meth:`inner` work on any tensor laid out like the state.
+
+    >>> import torch
+    >>> for systems in (Single(), Rows(), Segments(torch.tensor([0, 0, 1]), 2)):
+    ...     print(systems.total(torch.ones(3, 2)))
+    tensor([6.])
+    tensor([2., 2., 2.])
+    tensor([4., 2.])
     """
 
     @abstractmethod

@@ -33,6 +33,15 @@ class BrokenPromise(AssertionError):  # noqa: N818
     Attributes:
         promise: Which one: a name from `PROMISES`.
         state: The state at which it is broken.
+
+    >>> import torch
+    >>> from lyapflow import LyapunovField, Quadratic
+    >>> from lyapflow.testing import BrokenPromise, check_field
+    >>> try:
+    ...     check_field(LyapunovField(Quadratic([1.0]), lambda h: 9 * h, projection="none"), torch.ones(1, 1))
+    ... except BrokenPromise as broken:
+    ...     print(broken.promise, broken.state)
+    dissipation tensor([[1.]])
     """
 
     def __init__(self, promise: str, why: str, state: Tensor) -> None:

@@ -268,7 +268,14 @@ def fields(
 
 @dataclasses.dataclass(frozen=True)
 class Graphs:
-    """A batch of graphs: edges `[2, E]` from source to target, and the graph that every node belongs to."""
+    """A batch of graphs: edges `[2, E]` from source to target, and the graph that every node belongs to.
+
+    >>> import torch
+    >>> from lyapflow.testing import Graphs
+    >>> pair_and_point = Graphs(torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 0, 1]), 2)
+    >>> pair_and_point.nodes, pair_and_point.systems.count
+    (3, 2)
+    """
 
     edge_index: Tensor
     batch: Tensor

@@ -191,7 +191,7 @@ def certificate() -> Certificate:
 def test_it_reads_as_a_table(certificate: Certificate) -> None:
     text = str(certificate)
     assert text.startswith("LyapunovField, 14 systems (float32), euler, step 0.05, time 0.5")
-    assert "<T,g>/|T||g|" in text
+    assert "<T,g>: over |T| |g|" in text
     assert "... and 2 more systems" in text
     assert "sampled: the energy grows along the field at 0 of 224 states; at most 1.63% of such states" in text
     assert "sampled evidence, not a proof" in text

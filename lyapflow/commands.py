@@ -106,7 +106,7 @@ def run_demo(
     out.print("turned by a right angle. Along the field V never grows; along steps of Euler's method it may.\n")
     shown = ("euler", "armijo_euler", "relaxed_rk4")
     for name in track(shown, description="certifying", console=errors, transient=True):
-        certificate = certify(field, starts, steps=20, step_size=0.3, method=name, samples=64, seed=seed)
+        certificate = certify(field, starts, steps=60, step_size=0.2, method=name, samples=32, seed=seed)
         show(certificate)
         certificate.save(to / f"{name}.json")
         try:

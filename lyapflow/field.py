@@ -142,6 +142,8 @@ class LyapunovField(Field):
         self.descent: Any = (
             descent if isinstance(descent, str) else _component("descent", descent, Tangent, FunctionTangent, systems)
         )
+        parts = (self.energy_module, self.tangent_module, self.alpha, self.beta, self.descent)
+        self._timed = any("t" in getattr(part, "takes", ()) for part in parts)
 
     def energy(self, t: float | Tensor, h: Tensor) -> PerSystem:
         """V of each system, `[S]`."""
@@ -182,7 +184,7 @@ class LyapunovField(Field):
     def _evaluate(self, t: float | Tensor, h: Tensor) -> _Evaluation:
         state = at_least_single(h)
         systems = self.systems.bind(state)
-        known: dict[str, Any] = {"t": _as_time(t, state)}
+        known: dict[str, Any] = {"t": _as_time(t, state) if self._timed else t}
         slope = None
         if self.descent == "gradient":
             with _without_autocast(h):
@@ -271,7 +273,7 @@ class LyapunovField(Field):
         return ", ".join(told)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class _Evaluation:
     systems: Systems
     slope: Slope | None

@@ -89,11 +89,12 @@ def draw_landscape(axes: Axes, field: Any, states: Tensor, t: float = 0.0) -> No
     axes.contour(x, y, energy, levels=levels, colors="#57606a", linewidths=0.5, alpha=0.6)
     for way in states.unbind(1)[:_SYSTEMS_SHOWN]:
         axes.plot(*way.cpu().T, color=PARTS["combined"], lw=0.9, alpha=0.6, zorder=2)
-    axes.plot(*states[0, :_SYSTEMS_SHOWN].cpu().T, ".", color="black", markersize=5, zorder=3)
+    starts: dict[str, Any] = {"color": "white", "markeredgecolor": "black", "markersize": 5, "linestyle": "none"}
+    axes.plot(*states[0, :_SYSTEMS_SHOWN].cpu().T, "o", zorder=3, label="start", **starts)
     _draw_parts(axes, field, low, high, states, t)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="$h_1$", ylabel="$h_2$")
     axes.set(title="Energy, and the parts of the field", aspect="equal")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
 
 
 def _frame(states: Tensor) -> tuple[list[float], list[float]]:

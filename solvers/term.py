@@ -210,15 +210,15 @@ class Term:
         return self._parameters
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[None]:
+def recording() -> contextlib.AbstractContextManager[Any]:
     """Autograd is on inside, also under `torch.no_grad()` and `torch.inference_mode()`."""
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    else:
-        with torch.enable_grad():
-            yield
+    return _leaving_inference_mode() if torch.is_inference_mode_enabled() else torch.enable_grad()
+
+
+@contextlib.contextmanager
+def _leaving_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def fresh(y: Tensor) -> Tensor:

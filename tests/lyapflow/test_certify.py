@@ -225,7 +225,8 @@ def test_it_draws_itself(certificate: Certificate, tmp_path: Path) -> None:
     figure = certificate.plot(tmp_path / "a" / "certificate.png")
     assert (tmp_path / "a" / "certificate.png").stat().st_size > 10_000
     landscape, energy = figure.axes
-    assert [text.get_text() for text in landscape.get_legend().get_texts()] == ["descent", "tangential", "combined"]
+    legend = [text.get_text() for text in landscape.get_legend().get_texts()]
+    assert legend == ["start", "descent", "tangential", "combined"]
     assert len(energy.get_lines()) >= 14
     read = Certificate.load(certificate.save(tmp_path / "c.json"))
     assert len(read.plot().axes) == 1  # the landscape needs the field

@@ -25,9 +25,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from examples.terminal import heading as heading
+from examples.terminal import say as say
+from examples.terminal import table as table
 from solvers import Adjoint, Checkpointed, Direct, Rows, Single, Solution, Status, methods, solve
-
-WIDTH = 96
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -380,27 +381,6 @@ def end_state(solution: Solution[Tensor]) -> Tensor:
 
 
 # -- on the terminal --------------------------------------------------------------------------------------------------
-
-
-def heading(text: str) -> None:
-    print(f"{text}\n{'-' * len(text)}\n")
-
-
-def say(text: str, indent: int = 0) -> None:
-    """A paragraph, followed by an empty line."""
-    space = " " * indent
-    print(textwrap.fill(text, WIDTH, initial_indent=space, subsequent_indent=space) + "\n", flush=True)
-
-
-def table(align: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need to be, each to the left or to the right by its letter, l or r, in `align`."""
-    lines = [header, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    for line in lines:
-        columns = zip(line, widths, align, strict=True)
-        cells = [cell.ljust(width) if side == "l" else cell.rjust(width) for cell, width, side in columns]
-        print(("  " + "  ".join(cells)).rstrip())
-    print(flush=True)
 
 
 def outcome(solution: Solution[Tensor]) -> str:

@@ -134,7 +134,7 @@ class SymbolicEnergy(PointwiseEnergy):
         return ", ".join(told)
 
 
-# -- what the user gave -------------------------------------------------------------------------------------------
+# -- what the user gave ------------------------------------------------------------------------------------------------
 
 
 def _as_symbols(argument: str, given: Any, known: set[sympy.Symbol]) -> tuple[sympy.Symbol, ...]:
@@ -184,7 +184,7 @@ def _as_expression(given: Any, names: dict[str, sympy.Symbol]) -> sympy.Expr:
     return expr
 
 
-# -- from an expression to functions of tensors --------------------------------------------------------------------
+# -- from an expression to functions of tensors ------------------------------------------------------------------------
 
 
 @final
@@ -254,12 +254,9 @@ def _function(arguments: Sequence[sympy.Symbol], expressions: Sequence[sympy.Bas
 
 
 class _Printer(PythonCodePrinter):
-    """Python code that serves tensors: elementwise logic, and all digits of a number."""
+    """Python code that serves tensors."""
 
     _operators: ClassVar[dict[str, str]] = {"and": "&", "or": "|", "not": "~"}
-
-    def _print_Float(self, expr: sympy.Float) -> str:
-        return repr(float(expr))
 
     def _print_Integer(self, expr: sympy.Integer) -> str:
         return str(expr) if abs(expr) < 2**53 else repr(float(expr))  # torch takes integers of 64 bits only
@@ -290,7 +287,7 @@ class _Pieces:
     """
 
     def __init__(self, piecewise: sympy.Piecewise, arguments: Sequence[sympy.Symbol]) -> None:
-        *conditions, _ = (condition for _, condition in piecewise.args)  # the last one is True
+        *conditions, _ = (condition for _, condition in piecewise.args)  # the last piece has all the rest
         self.conditions = _function(arguments, conditions)
         self.pieces = [_function(arguments, [piece]) for piece, _ in piecewise.args]
 
@@ -316,7 +313,7 @@ def _as_tensor(value: Tensor | float, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=like.dtype, device=like.device)
 
 
-# -- functions of real numbers --------------------------------------------------------------------------------------
+# -- functions of real numbers -----------------------------------------------------------------------------------------
 # SymPy differentiates Abs, sign and Heaviside as functions of complex numbers or as distributions. These take and give
 # real numbers, and their derivatives are those of their counterparts in torch, at kinks too.
 
@@ -410,15 +407,13 @@ STRUCTURE = (
 
 
 def _over_the_reals(expr: sympy.Basic) -> Any:
-    """The expression in functions of real numbers, every Piecewise ending in a piece for all the rest."""
+    """The expression in functions of real numbers; every Piecewise in it has a value everywhere."""
     if _is_constant(expr) or not expr.args:
         return expr
     args = [_over_the_reals(arg) for arg in expr.args]
-    if isinstance(expr, sympy.Piecewise):
-        if sympy.Or(*(condition for _, condition in args)).simplify() != sympy.true:
-            told = expr.xreplace({dummy: sympy.Symbol(dummy.name) for dummy in expr.free_symbols})
-            raise ValueError(f"expr has no value where no condition of this holds: {told}; end it with (value, True)")
-        args[-1] = (args[-1][0], True)
+    if isinstance(expr, sympy.Piecewise) and sympy.Or(*(cond for _, cond in args)).simplify() != sympy.true:
+        told = expr.xreplace({dummy: sympy.Symbol(dummy.name) for dummy in expr.free_symbols})
+        raise ValueError(f"expr has no value where no condition of this holds: {told}; end it with (value, True)")
     return REPLACED.get(type(expr), expr.func)(*args)
 
 

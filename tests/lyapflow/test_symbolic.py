@@ -39,7 +39,7 @@ SHAPES = [(), (0,), (3,), (2, 0), (2, 3)]
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-13}
 
 
-# -- random smooth expressions ----------------------------------------------------------------------------------------
+# -- random smooth expressions -----------------------------------------------------------------------------------------
 
 
 def _leaves() -> st.SearchStrategy[sp.Expr]:
@@ -168,7 +168,7 @@ def test_first_and_second_derivatives_pass_numerical_checks(expr: sp.Expr, seed:
     assert gradgradcheck(energy.density, h)
 
 
-# -- every function ---------------------------------------------------------------------------------------------------
+# -- every function ----------------------------------------------------------------------------------------------------
 
 # Each with points where it is smooth; what is not listed is tried between -1.4 and 1.4.
 SMOOTH_CASES: dict[str, sp.Expr] = {
@@ -229,7 +229,7 @@ def test_functions_and_their_derivatives(name: str) -> None:
 @pytest.mark.parametrize("name", KINKED_CASES)
 def test_derivatives_at_kinks_agree_with_autograd(name: str) -> None:
     energy = SymbolicEnergy(KINKED_CASES[name], (x, y))
-    h = torch.tensor([[0.0, 0.0], [1.0, 1.0], [-1.0, -1.0], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    h = torch.tensor([[0.0, 0.0], [1.0, 1.0], [-1.0, -1.0], [0.5, 0.5], [0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
     assert_near(energy.density(h), exactly(KINKED_CASES[name], h, (x, y)))
     assert_near(energy.gradient(h), gradient_by_autograd(energy, h))
     assert_near(energy.hessian(h), hessian_by_autograd(energy, h))
@@ -282,6 +282,18 @@ def test_constants_have_all_digits_and_the_shape_of_the_state(expr: Any, value: 
     assert scaled[0].tolist() == pytest.approx([value, 0.0], rel=3e-16)
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False), st.floats(-1e9, 1e9))
+def test_floats_keep_their_last_digit(a: float, b: float) -> None:
+    h = torch.ones(1, 1, dtype=torch.float64)
+    assert SymbolicEnergy(sp.Float(a), x).density(h).item() == a
+    assert SymbolicEnergy(sp.Float(b) * sp.sin(x), x).gradient(0 * h).item() == b
+
+
+def test_constants_that_sympy_left_as_they_are() -> None:
+    expr = sp.Abs(-2, evaluate=False) * x + sp.Max(1, 2, evaluate=False)
+    assert SymbolicEnergy(expr, x).density(torch.tensor([[3.0]])).item() == 8
+
+
 def test_constants_that_are_shared_between_terms() -> None:
     """sqrt(2) is a common subexpression here, within a function that has no other argument."""
     energy = SymbolicEnergy(sp.exp(sp.sqrt(2)) + sp.sqrt(2) * x + sp.sin(sp.sqrt(2) * x), x)
@@ -312,7 +324,7 @@ def test_results_are_the_callers_own() -> None:
         assert torch.equal(result, expected)
 
 
-# -- pieces -----------------------------------------------------------------------------------------------------------
+# -- pieces ------------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_chosen_piece_counts() -> None:
@@ -343,7 +355,7 @@ def test_conditions_first_that_holds_wins() -> None:
         (x**2, sp.Ne(y, 3) & ~((x > y) | (y > 2))),
         (sp.Piecewise((x, y > k), (y**2, True)), True),
     )
-    h = torch.tensor([[a, b] for a in (-2.0, -1.0, 0.0, 1.0) for b in (-2.0, 0.0, 2.5, 3.0)], dtype=torch.float64)
+    h = torch.tensor([[a, b] for a in (-2.0, -1.0, 0.0, 1.0) for b in (-2.0, 0.0, 1.5, 2.5, 3.0)], dtype=torch.float64)
     energy = SymbolicEnergy(expr, (x, y), {k: -1})
     assert torch.equal(energy.density(h), exactly(expr.subs(k, -1), h, (x, y)))
 
@@ -361,7 +373,7 @@ def test_constants_in_pieces_are_of_the_states_precision() -> None:
     assert SymbolicEnergy(expr, x).density(torch.ones(2, 1)).dtype == torch.float32
 
 
-# -- symbols ----------------------------------------------------------------------------------------------------------
+# -- symbols -----------------------------------------------------------------------------------------------------------
 
 
 def test_names_of_symbols_do_not_meet_those_of_the_code() -> None:
@@ -400,7 +412,7 @@ def test_symbols_are_real() -> None:
     assert energy.density(torch.tensor([[-2.0, 3.0]])).item() == 2 + 3 - 6
 
 
-# -- parameters -------------------------------------------------------------------------------------------------------
+# -- parameters --------------------------------------------------------------------------------------------------------
 
 
 def test_parameters_are_learned() -> None:
@@ -481,7 +493,7 @@ def test_agrees_with_analytic_energies(symbolic: SymbolicEnergy, written: Any) -
     torch.testing.assert_close(split.direction, direct, rtol=1e-9, atol=1e-12)
 
 
-# -- in use -----------------------------------------------------------------------------------------------------------
+# -- in use ------------------------------------------------------------------------------------------------------------
 
 
 def test_in_a_field() -> None:
@@ -546,6 +558,7 @@ def test_copies_and_pickles(warm: bool) -> None:
         assert torch.equal(twin.gradient(h), energy.gradient(h))
         assert torch.equal(twin.hessian(h), energy.hessian(h))
     deep = copy.deepcopy(energy)
+    assert deep._formula is energy._formula  # nothing is generated again
     with torch.no_grad():
         deep.k.fill_(7.0)
     assert energy.k.item() == 2.0
@@ -588,7 +601,7 @@ def test_representation() -> None:
     assert len(repr(SymbolicEnergy(sum(sp.sin(i * x) for i in range(99)), x))) < 250
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 real_x = sp.Symbol("x", real=True)
 WRONG: list[tuple[Any, Any, Any, type[Exception], str]] = [

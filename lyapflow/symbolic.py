@@ -23,6 +23,8 @@ try:
 except ImportError as error:
     raise ImportError('lyapflow.symbolic needs sympy: pip install "lyapflow[symbolic]"') from error
 
+__all__ = ["SymbolicEnergy"]
+
 
 @final
 class SymbolicEnergy(PointwiseEnergy):

@@ -48,15 +48,13 @@ class MLPCoefficient(Coefficient):
         activation: str = "silu",
         systems: Systems | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(systems)
         if within not in _RANGES:
             raise ValueError(f"within must be one of {', '.join(_RANGES)}, got {within!r}")
         if not scale > 0:
             raise ValueError(f"scale must be positive, got {scale}")
         self.network = MLP(channels, hidden, 1, activation)
         self.within, self.scale = within, scale
-        if systems is not None:
-            self.systems = systems
 
     def forward(self, h: Tensor) -> PerSystem:
         values = self.network(h).squeeze(-1)

@@ -41,6 +41,11 @@ class SystemModule(nn.Module):
     systems: Systems = Rows()
     takes: tuple[str, ...] = ()
 
+    def __init__(self, systems: Systems | None = None) -> None:
+        super().__init__()
+        if systems is not None:
+            self.systems = checked_systems(systems)
+
     def over(self, systems: Systems) -> Self:
         """The same module, with the same parameters, for another division of the state.
 
@@ -50,7 +55,13 @@ class SystemModule(nn.Module):
         >>> energy(torch.zeros(3, 2))
         tensor([0.5000, 0.2500])
         """
-        return _over(self, systems)
+        return _over(self, checked_systems(systems))
+
+
+def checked_systems(systems: Any) -> Systems:
+    if not isinstance(systems, Systems):
+        raise TypeError(f"systems must be Single(), Rows() or Segments(index, count), got {type(systems).__name__}")
+    return systems
 
 
 def _over(module: Any, systems: Systems) -> Any:

@@ -24,6 +24,7 @@ from .components import (
     Slope,
     Tangent,
     call,
+    checked_systems,
     taken_by,
 )
 from .projection import at_least_single, orthogonal
@@ -123,8 +124,7 @@ class LyapunovField(Field):
         descent: Descent | Callable[[Tensor], Tensor] = "gradient",
     ) -> None:
         super().__init__()
-        if systems is not None and not isinstance(systems, Systems):
-            raise TypeError(f"systems must be Single(), Rows() or Segments(index, count), got {type(systems).__name__}")
+        systems = None if systems is None else checked_systems(systems)
         if projection not in ("system", "row", "none"):
             raise ValueError(f'projection must be "system", "row" or "none", got {projection!r}')
         if isinstance(descent, str) and descent not in ("gradient", "features"):

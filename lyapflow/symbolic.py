@@ -70,11 +70,7 @@ class SymbolicEnergy(PointwiseEnergy):
         parameters: Mapping[sympy.Symbol | str, float] | None = None,
         systems: Systems | None = None,
     ) -> None:
-        super().__init__()
-        if systems is not None and not isinstance(systems, Systems):
-            raise TypeError(f"systems must be Single(), Rows() or Segments(index, count), got {type(systems).__name__}")
-        if systems is not None:
-            self.systems = systems
+        super().__init__(systems)
         if not isinstance(parameters, Mapping | None):
             raise TypeError(f"parameters must map symbols to numbers, got {type(parameters).__name__}")
         known = {s for s in getattr(expr, "free_symbols", ()) if isinstance(s, sympy.Symbol)}

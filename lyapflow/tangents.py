@@ -43,12 +43,10 @@ class MLPTangent(Tangent):
         timed: bool = False,
         systems: Systems | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(systems)
         self.network = MLP(channels + timed, hidden, channels, activation)
         self.last = activation_named(last_activation)
         self.takes = ("t",) if timed else ()
-        if systems is not None:
-            self.systems = systems
 
     def forward(self, h: Tensor, t: Tensor | None = None) -> Tensor:
         if t is not None:
@@ -76,14 +74,12 @@ class AntisymmetricTangent(Tangent):
     takes = ("gradient",)
 
     def __init__(self, channels: int, systems: Systems | None = None) -> None:
-        super().__init__()
+        super().__init__(systems)
         if channels < 2:
             raise ValueError(
                 f"in {channels} dimension nothing is orthogonal to a gradient; channels must be at least 2"
             )
         self.weight = nn.Parameter(torch.randn(channels, channels) / channels**0.5)
-        if systems is not None:
-            self.systems = systems
 
     def forward(self, h: Tensor, gradient: Tensor) -> Tensor:  # type: ignore[override]
         return gradient @ (self.weight.T - self.weight)

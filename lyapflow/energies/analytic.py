@@ -14,10 +14,7 @@ from ..components import PointwiseEnergy
 
 
 class AnalyticEnergy(PointwiseEnergy):
-    def __init__(self, systems: Systems | None = None) -> None:
-        super().__init__()
-        if systems is not None:
-            self.systems = systems
+    """A formula with constants."""
 
     def _store(self, name: str, value: Tensor | Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
         """Keep a constant; a Parameter stays one, and so is learned."""

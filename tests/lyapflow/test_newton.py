@@ -110,7 +110,8 @@ def test_matrix_free_agrees_with_the_matrix(data: st.DataObject) -> None:
     off = length(bound, dense.direction - krylov.direction)
     assert (off <= 1e-6 * length(bound, dense.direction))[both].all()
     # What matrix-free iteration sees of the eigenvalues lies among them.
-    room = 1e-9 * dense.largest.abs().maximum(dense.smallest.abs())
+    # (Where a softmax saturates, the entries of the Hessian are differences of numbers around 1.)
+    room = 1e-9 * dense.largest.abs().maximum(dense.smallest.abs()) + 1e-13 * energy.scale
     moved = bound.largest(dense.gradient) > 0
     assert (krylov.smallest >= dense.smallest - room)[moved].all()
     assert (krylov.largest <= dense.largest + room)[moved].all()

@@ -76,7 +76,7 @@ class Certificate:
         climbs: Whether it was above rounding at one of them.
         mismatch: The largest difference of dV/dt and `-alpha |g|^2` on the way, relative to the largest term; None for
             a field that does not show its parts.
-        orthogonality: The largest |<T, g>| / (|T| |g|) on the way; None likewise.
+        orthogonality: The largest `|<T, g>| / (|T| |g|)` on the way; None likewise.
         largest_step: The largest step that does not raise the energy, by bisection, from states on the way; infinity if
             none did up to a million times the step size.
         sampled: What was seen at sampled states.

@@ -29,7 +29,7 @@ class Inspection:
         rounding: How far rounding alone may move the energy, by its own error and by that of the state.
         dissipation: What the field promises `-rate` to be; None for a field that does not say.
         mismatch: How far `rate` is from `-dissipation`, relative to the largest term of the rate; None likewise.
-        orthogonality: |<T, g>| / (|T| |g|), for a field that has a tangent; None likewise.
+        orthogonality: `|<T, g>| / (|T| |g|)`, for a field that has a tangent; None likewise.
     """
 
     energy: PerSystem

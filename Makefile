@@ -25,8 +25,12 @@ help: ## list the targets
 	@echo '  PIP_ARGS=...           extra arguments to pip install'
 	@echo '  PYTEST_ARGS="-x -k x"  instead of "$(PYTEST_ARGS)"'
 
-demo: $(VENV)/.stamp-dev ## show the solvers at work
+demo: $(VENV)/.stamp-dev ## show solvers, fields, certificates and learned dynamics at work
 	$(PY) -m examples.solvers_demo
+	$(PY) -m lyapflow demo --out demo/certificates
+	$(PY) -m examples.learned_newton --quick
+	$(PY) -m examples.composition --quick
+	$(PY) -m examples.identification --quick
 
 test: $(VENV)/.stamp-dev ## run the tests and the doctests
 	$(PY) -m pytest $(PYTEST_ARGS)

@@ -101,8 +101,8 @@ class Candidate:
 CANDIDATES = tuple(itertools.starmap(Candidate, itertools.product(("silu", "tanh"), (0.0, 0.3))))
 CHOSEN: dict[tuple[str, Kind], Candidate] = {
     ("pendulum", "guaranteed"): Candidate("tanh", 0.3),
-    ("pendulum", "unconstrained"): Candidate("tanh", 0.3),
-    ("limit cycle", "guaranteed"): Candidate("tanh", 0.3),
+    ("pendulum", "unconstrained"): Candidate("silu", 0.0),
+    ("limit cycle", "guaranteed"): Candidate("silu", 0.0),
     ("limit cycle", "unconstrained"): Candidate("tanh", 0.3),
 }
 

@@ -74,13 +74,13 @@ def test_energies_rise_by_euler_and_not_by_dissipative_methods(model: nn.Sequent
     x, _ = example.spirals(32)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= 3  # steep enough for Euler to fail
+            parameter *= 2  # steep enough for Euler to fail
     model.double()
     rise = {
         method: example.follow(example.with_flows(model, method), x.double()).largest_rise
         for method in ("euler", "armijo_euler", "discrete_gradient")
     }
-    assert rise["euler"] > 1e-3
+    assert rise["euler"] > 1e-2
     assert rise["armijo_euler"] < 1e-13
     assert rise["discrete_gradient"] < 1e-13
 

@@ -181,8 +181,7 @@ def show_training(models: dict[Backend, nn.Sequential], known: Points, held_out:
     count = sum(parameter.numel() for parameter in models["solvers"].parameters())
     say(
         f"{count} parameters, {len(known[0])} points, {iterations} iterations, from the same weights, by {STEPS} Euler "
-        f"steps in each flow. The accuracy is that on {len(held_out[0])} points held out. Rounding differs, and "
-        "training makes more of the difference:"
+        f"steps in each flow. The accuracy is that on {len(held_out[0])} points held out:"
     )
     rows = []
     for backend, model in models.items():

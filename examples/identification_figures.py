@@ -111,7 +111,7 @@ def draw_energies(axes: Axes, showcase: Showcase) -> None:
         for i in range(energy.shape[1]):
             style = {**MODELS[kind], "lw": 0.8, "linestyle": REGIONS["inside" if i < showcase.inside else "outside"]}
             axes.semilogy(showcase.times, (energy[:, i] / largest).clamp(min=LOWEST_ENERGY / 10), **style)
-    title = "Learned energy along every rollout"
+    title = "Learned energy"
     if showcase.problem.floor > LOWEST_ENERGY * largest:
         axes.axhline(showcase.problem.floor / largest, **MARK)
         title += "; dashed: the floor"

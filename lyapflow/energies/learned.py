@@ -113,7 +113,7 @@ class ConvexEnergy(PointwiseEnergy):
     def density(self, h: Tensor) -> Tensor:
         least = self._convex(self.minimum)
         # Batches of different sizes are rounded differently: without a margin the minimum would not quite be zero.
-        margin = 64 * torch.finfo(h.dtype).eps * (1 + least.detach().abs())
+        margin = 16 * torch.finfo(h.dtype).eps * (1 + least.detach().abs())
         rise = (self._convex(h) - least - margin).clamp(min=0)
         return rise.pow(3) / (rise + 1).square() + self.quadratic * (h - self.minimum).square().sum(-1)
 

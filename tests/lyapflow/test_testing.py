@@ -441,7 +441,7 @@ def test_works_in_a_strangers_project(tmp_path: Path) -> None:
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=tmp_path, env=one_thread, capture_output=True, text=True, timeout=300)
     assert "1 failed, 1 passed" in run.stdout, run.stdout + run.stderr
-    assert "BrokenPromise: dissipation: the energy of system" in run.stdout
+    assert "BrokenPromise: dissipation: " in run.stdout
 
 
 def test_projection_is_what_the_kit_says_it_is() -> None:

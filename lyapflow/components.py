@@ -240,12 +240,13 @@ class Slope:
             value, features = energy.value_and_features(point, **taken_by(energy, known))
             record = through_state or (enabled and has_another_leaf(value, point))
             if value.requires_grad:
-                total = value.sum()
-                (gradient,) = torch.autograd.grad(total, point, create_graph=record, materialize_grads=True)
-            else:  # a constant
-                gradient = torch.zeros_like(point)
+                ones = torch.ones_like(value)  # systems are independent: a sum would add a node to the graph, no more
+                (gradient,) = torch.autograd.grad(value, point, ones, create_graph=record, allow_unused=True)
+            if not value.requires_grad or gradient is None:  # a constant
+                gradient = torch.zeros_like(h)
         if not record:
-            value, features, gradient = value.detach(), features.detach(), gradient.detach()
+            value = value.detach()
+            features = h if features is point else features.detach()
         self.energy, self.features, self.gradient = value, features, gradient
 
 

@@ -184,18 +184,20 @@ class LyapunovField(Field):
     def _evaluate(self, t: float | Tensor, h: Tensor) -> _Evaluation:
         state = at_least_single(h)
         systems = self.systems.bind(state)
+        # Modules are looked up once: for an attribute of a module that is no cheap thing.
+        energy_module, tangent_module = self.energy_module, self.tangent_module
         known: dict[str, Any] = {"t": _as_time(t, state) if self._timed else t}
         slope = None
         if self.descent == "gradient":
             with _without_autocast(h):
-                slope = Slope(self.energy_module, state, known)
+                slope = Slope(energy_module, state, known)
             _check_energy(slope.energy, systems)
             descent = slope.gradient
             known |= {"features": slope.features, "energy": slope.energy, "gradient": descent}
         else:
             energy, features = None, None
             if self.descent == "features":
-                energy, features = self.energy_module.value_and_features(state, **taken_by(self.energy_module, known))
+                energy, features = energy_module.value_and_features(state, **taken_by(energy_module, known))
                 descent = features
             else:
                 descent = call(self.descent, state, known)
@@ -205,9 +207,8 @@ class LyapunovField(Field):
         direction, tangent = None, None
         of_tangent: dict[str, Any] = known
         flows = not (isinstance(self.beta, float) and self.beta == 0.0)
-        if self.tangent_module is not None and flows:
-            taken = taken_by(self.tangent_module, known)
-            direction, features = self.tangent_module.direction_and_features(h, **taken)
+        if tangent_module is not None and flows:
+            direction, features = tangent_module.direction_and_features(h, **taken_by(tangent_module, known))
             _check_like("tangent", direction, h)
             direction = at_least_single(direction)
             known = known | {"direction": direction}
@@ -331,7 +332,10 @@ def _partial_in_time(energy: Energy, h: Tensor, t: Tensor, systems: Systems) -> 
     return slope
 
 
+_AS_IT_IS = contextlib.nullcontext()
+
+
 def _without_autocast(h: Tensor) -> Any:
     """The energy is computed in the precision of its parameters, also where the rest of a model is not."""
     kind = h.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IT_IS

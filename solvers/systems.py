@@ -68,10 +68,17 @@ def _need_binding(systems: Systems) -> ValueError:
     return ValueError(f"{systems!r} does not know the state's shape yet: call .bind(state) first")
 
 
+def _sum_of_rows(x: Tensor) -> Tensor:
+    if x.ndim == 2:
+        return x.sum(1)
+    return x if x.ndim == 1 else x.flatten(1).sum(1)
+
+
 def _largest_of_rows(x: Tensor) -> Tensor:
     if x.ndim == 1:
         return x.abs()
-    return x.flatten(1).abs().amax(1) if x.numel() else x.real.new_zeros(x.shape[0])
+    flat = x if x.ndim == 2 else x.flatten(1)
+    return flat.abs().amax(1) if x.numel() else x.real.new_zeros(x.shape[0])
 
 
 @final
@@ -147,7 +154,7 @@ class Rows(Systems):
         return torch.full((self.shape[0],), float(self.shape[1:].numel()), device=self.device)
 
     def total(self, x: Tensor) -> Tensor:
-        return x if x.ndim == 1 else x.flatten(1).sum(1)
+        return _sum_of_rows(x)
 
     def largest(self, x: Tensor) -> PerSystem:
         return _largest_of_rows(x)
@@ -210,7 +217,7 @@ class Segments(Systems):
 
     def total(self, x: Tensor) -> Tensor:
         # Row by row first, then the rows in their order: a system sums alike alone and in any batch.
-        rows = x if x.ndim == 1 else x.flatten(1).sum(1)
+        rows = _sum_of_rows(x)
         return rows.new_zeros(self.number).index_add(0, self.index, rows)
 
     def largest(self, x: Tensor) -> PerSystem:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from examples.identification import Showcase
 
 LOWEST_ENERGY = 1e-9  # of the largest, on the axis
+ENERGIES = 4  # rollouts of each region whose energy is shown: more would hide each other
 STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 10,
@@ -104,19 +105,19 @@ def draw_errors(axes: Axes, showcase: Showcase) -> None:
 
 
 def draw_energies(axes: Axes, showcase: Showcase) -> None:
-    """The learned energy along the rollouts of both models, as a share of the largest."""
+    """The learned energy along some rollouts of both models, as a share of the largest."""
     energies = {kind: learned_energy(showcase, rollout.states) for kind, rollout in showcase.rollouts.items()}
     largest = float(energies["guaranteed"].max())
     for kind, energy in reversed(energies.items()):
-        for i in range(energy.shape[1]):
-            style = {**MODELS[kind], "lw": 0.8, "linestyle": REGIONS["inside" if i < showcase.inside else "outside"]}
-            axes.semilogy(showcase.times, (energy[:, i] / largest).clamp(min=LOWEST_ENERGY / 10), **style)
+        for region, first in (("inside", 0), ("outside", showcase.inside)):
+            share = (energy[:, first : first + ENERGIES] / largest).clamp(min=LOWEST_ENERGY / 10)
+            axes.semilogy(showcase.times, share, **{**MODELS[kind], "lw": 1.0, "linestyle": REGIONS[region]})
     title = "Learned energy"
     if showcase.problem.floor > LOWEST_ENERGY * largest:
         axes.axhline(showcase.problem.floor / largest, **MARK)
         title += "; dashed: the floor"
     axes.set(xlabel="time", ylabel="learned energy / largest", title=title)
-    axes.set_ylim(bottom=LOWEST_ENERGY)
+    axes.set_ylim(bottom=max(LOWEST_ENERGY, axes.get_ylim()[0]))
     axes.grid(alpha=0.25)
 
 

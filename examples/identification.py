@@ -39,14 +39,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 import lyapflow
-from examples.terminal import heading, say, table
+from examples.terminal import find_figures, heading, say, table
 from lyapflow import (
     ConvexEnergy,
     DescentShare,
@@ -136,22 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show(results)
     heading(f"Done in {time.perf_counter() - start:.0f} seconds")
     say(f"The results are in {write(results, options.out / 'identification.json')}.")
-    figures = find_figures()
+    figures = find_figures("identification_figures")
     if figures is None:
         say("No figure: matplotlib is not installed.")
     else:
         say(f"The figure is in {figures.draw(showcases, options.out / 'identification.png')}.")
-
-
-def find_figures() -> ModuleType | None:
-    """The module that draws, where matplotlib is installed."""
-    try:
-        from examples import identification_figures
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "matplotlib":
-            raise
-        return None
-    return identification_figures
 
 
 # -- systems ----------------------------------------------------------------------------------------------------------

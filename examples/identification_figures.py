@@ -17,21 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from lyapflow import plots
+
 if TYPE_CHECKING:
     from examples.identification import Showcase
 
 LOWEST_ENERGY = 1e-9  # of the largest, on the axis
 ENERGIES = 4  # rollouts of each region whose energy is shown: more would hide each other
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.fontsize": 10,
-    "savefig.dpi": 110,
-}
+STYLE = {**plots.STYLE, "axes.titlesize": 10, "savefig.dpi": 110}
 # Colours of Okabe and Ito, which the colour-blind can tell apart.
 TRUTH: dict[str, Any] = {"color": "#b4b4b4", "lw": 4.0, "solid_capstyle": "round"}
 MODELS: dict[str, dict[str, Any]] = {

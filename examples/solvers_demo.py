@@ -25,9 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from examples.terminal import heading as heading
-from examples.terminal import say as say
-from examples.terminal import table as table
+from examples.terminal import find_figures, heading, say, table
 from solvers import Adjoint, Checkpointed, Direct, Rows, Single, Solution, Status, methods, solve
 
 
@@ -41,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
 
     if options.readme_image is not None:
-        figures = find_figures()
+        figures = find_figures("solvers_figures")
         if figures is None:
             parser.error("--readme-image needs matplotlib")
         draw_readme_image(figures, options.readme_image)
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
 
     start = time.perf_counter()
-    figures = None if options.no_plots else find_figures()
+    figures = None if options.no_plots else find_figures("solvers_figures")
     show_registry()
     files = [*show_energies(figures, options.out), *show_own_steps(figures, options.out)]
     show_failure()
@@ -61,17 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say("No figures, as asked for.")
     else:
         say("No figures: matplotlib is not installed. `make demo` installs it, as does `pip install matplotlib`.")
-
-
-def find_figures() -> ModuleType | None:
-    """The module that draws, where matplotlib is installed."""
-    try:
-        from examples import solvers_figures
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "matplotlib":
-            raise
-        return None
-    return solvers_figures
 
 
 # -- 1. what there is -------------------------------------------------------------------------------------------------

@@ -18,17 +18,11 @@ from matplotlib.ticker import ScalarFormatter
 from PIL import Image
 from torch import Tensor
 
+from lyapflow import plots
+
 LIMIT = 6.0  # of both coordinates
 ARROWS_AT = torch.tensor([[-5.0, 0.5], [0.5, -1.5], [1.0, 3.2], [5.0, -0.5], [-1.0, -5.0]], dtype=torch.float64)
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "savefig.dpi": 100,
-}
+STYLE = {**plots.STYLE, "savefig.dpi": 100}
 METHOD_STYLES: dict[str, dict[str, Any]] = {
     "euler": {"color": "#d1242f", "marker": "x", "markersize": 5, "linestyle": "--"},
     "rk4": {"color": "#8250df", "marker": "+", "markersize": 6, "linestyle": "--"},

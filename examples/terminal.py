@@ -1,9 +1,11 @@
-"""How the examples write to the terminal: headings, paragraphs and tables."""
+"""What the examples share: headings, paragraphs and tables on the terminal, and the way to their figures."""
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from collections.abc import Sequence
+from types import ModuleType
 
 WIDTH = 96
 
@@ -27,3 +29,13 @@ def table(align: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         cells = [cell.ljust(width) if side == "l" else cell.rjust(width) for cell, width, side in columns]
         print(("  " + "  ".join(cells)).rstrip())
     print(flush=True)
+
+
+def find_figures(name: str) -> ModuleType | None:
+    """The module that draws, where matplotlib is installed."""
+    try:
+        return importlib.import_module(f"examples.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "matplotlib":
+            raise
+        return None

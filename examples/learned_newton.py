@@ -355,7 +355,7 @@ def draw(results: dict[str, Race], path: Path) -> Path:
             axes.set(yscale="log", ylim=(1e-9, 3), xlim=(0, None), title=title, xlabel="steps")
             axes.grid(alpha=0.25)
         place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
-        panels[0].annotate("the goal", (1, GOAL), (-4, 5), color="#57606a", **place)
+        panels[0].annotate("the goal", (1, GOAL), (-4, -15), color="#57606a", **place)
         panels[0].set_ylabel("energy, relative to the start")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="lower center", ncols=2, columnspacing=3)

@@ -74,8 +74,8 @@ class DescentShare(Coefficient):
     With :math:`\beta = 1` the velocity is M itself wherever M lowers the energy fast enough, and M without its part
     along g, made to descend at the rate r V, elsewhere: :math:`dV/dt \le -r V`, for :math:`V \ge 0`. So any network M
     becomes a stable field, changed as little as possible. Alpha has no bound: with r > 0 it grows like
-    :math:`r V / |g|^2` beside a stationary point that is not a minimum of energy 0, and such a field is stiff. After Manek and Kolter, *Learning stable deep dynamics
-    models* (2019).
+    :math:`r V / |g|^2` beside a stationary point that is not a minimum of energy 0, and such a field is stiff. After
+    Manek and Kolter, *Learning stable deep dynamics models* (2019).
 
     Args:
         rate: r, the rate at which the energy has to decay; 0 asks only that it does not grow.

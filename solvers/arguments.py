@@ -20,6 +20,8 @@ from .stopping import Stop
 from .systems import Systems
 from .term import Packing, Term, systems_of
 
+_LONGEST_GRID = 1_000_000  # steps
+
 
 def pack_state(y0: Any, systems: Systems) -> tuple[Tensor, Packing | None]:
     """The initial state as one tensor, and how to take it apart again."""
@@ -122,7 +124,9 @@ def state_problem(
     numbers = all(isinstance(x, (int, float)) for x in (t0, t1, dt0))
     if isinstance(controller, Fixed) and dt0 is not None and (numbers or not _needs_gradient(start, end, step)):
         first, last = (-float(t0), -float(t1)) if backward else (float(t0), float(t1))
-        times = uniform_times(first, last, float(dt0), SLIVER) if last > first else None
+        # A grid too long to write out is stepped through like any other way, which may end early.
+        if last > first and (last - first) / float(dt0) <= _LONGEST_GRID:
+            times = uniform_times(first, last, float(dt0), SLIVER)
     return Problem(
         term=term, method=found, controller=controller, adjoint=adjoint, y0=packed, t0=start, t1=end, dt0=step,
         saves=saves, every_step=every_step, stops=inner, jumps=jumps, event=event, stop=stop, dense=dense,

@@ -201,3 +201,12 @@ def test_complex_states(name: str, dtype: torch.dtype) -> None:
     exact = y0 * torch.exp(torch.tensor(1j, dtype=dtype))
     assert y1.dtype == dtype
     assert torch.allclose(y1, exact, atol=2e-2 if name == "euler" else 1e-4)
+
+
+def test_a_very_long_time_is_not_written_out() -> None:
+    """1e11 steps of which ten are taken: the time grid would not fit into any memory."""
+    solution = solve(
+        lambda t, y: -y, torch.ones(1), 0.0, 1e9, method="euler", dt0=0.01, max_steps=10, throw=False
+    )  # fmt: skip
+    assert solution.status_of(0) == Status.MAX_STEPS
+    assert float(solution.t1) == pytest.approx(0.1)

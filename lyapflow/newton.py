@@ -151,7 +151,7 @@ def newton_split(
     if tape.differentiable:
         gradient = tape.gradient
         direction = attach_root(
-            lambda x: tape.hessian_times(x, record=True) - tape.gradient, direction, bound, Newton(krylov=max(size, 1))
+            lambda x: tape.hessian_times(x, record=True) - tape.gradient, direction, bound, _adjoint_settings(size)
         )
     tangent = orthogonal(direction, gradient, bound)
     with torch.no_grad():
@@ -172,6 +172,12 @@ def newton_split(
         converged=converged,
         exact=dense,
     )
+
+
+def _adjoint_settings(size: int) -> Newton:
+    """GMRES for the derivatives: all Krylov vectors of a small system, restarts for a large one."""
+    krylov = max(1, min(size, DENSE_LIMIT))
+    return Newton(krylov=krylov, restarts=3 + 5 * size // krylov)
 
 
 class _Tape:

@@ -62,13 +62,11 @@ def test_as_many_steps_as_asked_for(steps: int, step_size: float, start: float) 
     assert float(end) == pytest.approx(steps * step_size, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", list(methods()))
+@pytest.mark.parametrize("name", [name for name, method in methods().items() if not method.symplectic])
 def test_every_method_of_the_registry(name: str) -> None:
     field = LyapunovField(Quadratic([1.0, 3.0]), lambda h: h.roll(1, -1))
     adaptive = methods()[name].adaptive and not methods()[name].fixed_by_default
     flow = Flow(field, name, time=1.0) if adaptive else Flow(field, name, steps=40, time=1.0)
-    if methods()[name].symplectic:
-        return  # for separable fields only
     h = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
     flow.field.double()
     exact = solve(flow.field, h, 0.0, 1.0, controller=PID(1e-10, 1e-12)).y1
@@ -81,11 +79,9 @@ def test_flows_chain_like_layers() -> None:
     x = torch.randn(4, 3)
     assert torch.allclose(chain(x), chain[3](second(first(chain[0](x)))))
     chain(x).sum().backward()
-    last = "energy_module.network.2.bias"  # a constant in v that changes only v's value: it does count, through v^2
     for name, parameter in chain.named_parameters():
         assert parameter.grad is not None, name
-        if not name.endswith(last):
-            assert parameter.grad.abs().max() > 0, name
+        assert parameter.grad.abs().max() > 0, name
     twin = copy.deepcopy(chain)
     assert torch.equal(twin(x), chain(x))
     twin.load_state_dict(chain.state_dict())

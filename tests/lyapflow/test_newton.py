@@ -288,6 +288,22 @@ def test_the_split_is_differentiable(solver: str) -> None:
     assert torch.autograd.gradcheck(parts, (h, stiffness))
 
 
+def test_derivatives_of_large_systems() -> None:
+    """With restarts, and no more Krylov vectors than a small system has entries."""
+    h = torch.randn(1, 150, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(1, 150, dtype=torch.float64)
+    slopes = []
+    for solver in ("dense", "krylov"):
+        split = newton_split(Chain(), h, solver=solver, tolerance=1e-13)  # type: ignore[arg-type]
+        slopes.append(torch.autograd.grad((split.direction * weights).sum(), h)[0])
+    step = 1e-6 * torch.randn(1, 150, dtype=torch.float64)
+    with torch.no_grad():
+        ahead, behind = (newton_split(Chain(), h + sign * step, solver="dense").direction for sign in (1, -1))
+    difference = float(((ahead - behind) * weights).sum()) / 2
+    for slope in slopes:
+        assert float((slope * step).sum()) == pytest.approx(difference, rel=1e-4)
+
+
 def test_nothing_is_recorded_if_nothing_wants_a_gradient() -> None:
     split = newton_split(Quadratic([1.0, 2.0]), torch.ones(1, 2))
     assert not split.direction.requires_grad

@@ -38,7 +38,7 @@ def inline(energy: nn.Module, tangent: nn.Module, alpha: float, beta: float) -> 
         scale = g.detach().flatten(1).abs().amax(1)
         scale = torch.where(scale < torch.finfo(g.dtype).tiny, float("inf"), scale)
         unit = g / scale[:, None]
-        square = torch.where(scale == float("inf"), 1.0, (unit * unit).sum(1))
+        square = (unit * unit).sum(1).clamp(min=1)
         for _ in range(2):
             share = (direction * unit).sum(1) / square
             direction = torch.addcmul(direction, share[:, None], unit, value=-1)

@@ -147,7 +147,7 @@ def show_agreement(model: nn.Sequential, x: Tensor) -> None:
         size = float(model(x).abs().max())
     say(
         f"Before training, on {len(x)} points. The largest output is {size:.2f}; in {x.dtype} the backends differ by "
-        "rounding where steps are fixed, and by the tolerance of each, 1e-5 and 1e-7, where they are not:"
+        "rounding where steps are fixed, and by their tolerance, 1e-5, where they are not:"
     )
     rows = [(method, f"{largest_difference(model, x, method):.1e}") for method in ("euler", "rk4", "dopri5")]
     table("lr", ("method", "largest difference"), rows)

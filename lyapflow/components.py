@@ -173,21 +173,8 @@ class Coefficient(SystemModule, ABC):
         """The coefficient of each system, `[S]`."""
 
 
-@final
-class FunctionEnergy(Energy):
-    """Any callable as an energy."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, h: Tensor) -> PerSystem:
-        return self.function(h)
-
-
-@final
-class FunctionTangent(Tangent):
-    """Any callable as a tangent."""
+class _OfFunction(SystemModule):
+    """Any callable as a component."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -198,15 +185,18 @@ class FunctionTangent(Tangent):
 
 
 @final
-class FunctionCoefficient(Coefficient):
+class FunctionEnergy(_OfFunction, Energy):
+    """Any callable as an energy."""
+
+
+@final
+class FunctionTangent(_OfFunction, Tangent):
+    """Any callable as a tangent."""
+
+
+@final
+class FunctionCoefficient(_OfFunction, Coefficient):
     """Any callable as a coefficient."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, h: Tensor) -> PerSystem:
-        return self.function(h)
 
 
 def call(module: SystemModule, h: Tensor, known: dict[str, Any]) -> Any:

@@ -140,7 +140,9 @@ class Flow(nn.Module):
         t = torch.tensor([self.start, self.start + self.time], dtype=h.dtype, device=h.device)
         name = "first_step" if self.chooses_steps else "step_size"
         options = {} if self.step_size is None else {name: self.step_size}
-        return odeint(self.field, h, t, method=str(self.method), backend="torchdiffeq", options=options)[-1]
+        same = solvers.PID()  # torchdiffeq's own tolerances are far tighter: the backends should mean the same
+        settings: dict[str, Any] = {"rtol": same.rtol, "atol": same.atol, "options": options}
+        return odeint(self.field, h, t, method=str(self.method), backend="torchdiffeq", **settings)[-1]
 
     @property
     def chooses_steps(self) -> bool:

@@ -62,8 +62,8 @@ def at_scale_one(gradient: Tensor, systems: Systems) -> tuple[Tensor, Tensor, Te
     scale = systems.largest(gradient.detach())
     scale = torch.where(scale < torch.finfo(gradient.dtype).tiny, float("inf"), scale)
     unit = gradient / systems.spread(scale)
-    square = systems.inner(unit, unit)
-    return unit, torch.where(scale == float("inf"), 1.0, square), scale
+    # With an entry of 1 the square is at least 1; of a gradient of zero it becomes 1.
+    return unit, systems.inner(unit, unit).clamp(min=1), scale
 
 
 def at_least_single(x: Tensor) -> Tensor:

@@ -156,7 +156,9 @@ def test_backends_agree(method: str) -> None:
     assert torch.allclose(ours, theirs, atol=1e-6 if method == "dopri5" else 1e-13)
     assert torch.equal(theirs, torchdiffeq.odeint(field, h, t, method=method, options=options))
     same = {"method": method, "time": 1.0, **({} if options is None else {"step_size": 0.05})}
-    assert torch.allclose(Flow(field, **same)(h), Flow(field, **same, backend="torchdiffeq")(h), atol=1e-6)
+    assert torch.allclose(
+        Flow(field, **same)(h), Flow(field, **same, backend="torchdiffeq")(h), atol=1e-4 if options is None else 1e-13
+    )
 
 
 @pytest.mark.parametrize("backend", ["solvers", "torchdiffeq"])

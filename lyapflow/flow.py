@@ -84,7 +84,7 @@ class Flow(nn.Module):
         controller: Step-size control, as for :func:`solvers.solve`.
         adjoint: How gradients flow back: `solvers.Direct()` by default, `solvers.Checkpointed()` for little memory.
         max_steps: A limit on the number of steps, as for :func:`solvers.solve`.
-        backend: "solvers", or "torchdiffeq" where it is installed.
+        backend: "solvers", or "torchdiffeq" where it is installed; then the tolerances are those of `solvers.PID()`.
 
     >>> import torch
     >>> from lyapflow import Flow, LyapunovField, MLPEnergy, MLPTangent

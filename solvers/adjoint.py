@@ -45,6 +45,10 @@ class Checkpointed(Adjoint):
     Segments of 1, 2, 3, ... steps are computed again when gradients flow back: after N steps there are about
     sqrt(2 N) segments and none is longer than that, without knowing N beforehand.
 
+    Args:
+        every: Segments of this many steps instead. 1 is best where what a step records is far larger than a state, as
+            with networks of several layers.
+
     >>> import torch
     >>> from solvers import Checkpointed, solve
     >>> y0 = torch.ones(2, requires_grad=True)
@@ -53,8 +57,14 @@ class Checkpointed(Adjoint):
     tensor([0.3660, 0.3660])
     """
 
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None and self.every < 1:
+            raise ValueError(f"every must be a positive number of steps, got {self.every}")
+
     def segment_lengths(self) -> Iterator[int]:
-        return itertools.count(1)
+        return itertools.count(1) if self.every is None else itertools.repeat(self.every)
 
     def run(self, segment: Callable[..., Any], *inputs: Any) -> Any:
         return checkpoint(segment, *inputs, use_reentrant=False)

@@ -1,0 +1,278 @@
+"""The graphs that a state lives on: which nodes are connected, and which belong together."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from solvers import Segments, Single, Systems
+from solvers._typing import PerSystem
+
+Pool = Literal["sum", "mean", "max"]
+
+
+@final
+class GraphBatch(Systems):
+    """Graphs side by side, as PyTorch Geometric batches them: the rows of a state are nodes, a graph is one system.
+
+    It is made and checked once for a batch and then handed around, so that nothing about a graph has to be kept on
+    modules or worked out again at every step. Nodes of a graph need not be neighbours in memory, and a graph may have
+    no nodes.
+
+    Args:
+        edge_index: `[2, E]`, from the first row to the second.
+        num_nodes: How many nodes there are.
+        edge_attr: `[E, edge_dim]`, where edges have features.
+        batch: `[num_nodes]`, the graph that every node belongs to. By default there is one graph.
+        batch_size: How many graphs there are, by default up to the last one that has a node.
+
+    >>> import torch
+    >>> from lyapflow_graph import GraphBatch
+    >>> graphs = GraphBatch(torch.tensor([[0, 1], [1, 0]]), num_nodes=3, batch=torch.tensor([0, 0, 1]))
+    >>> graphs
+    GraphBatch(graphs=2, nodes=3, edges=2)
+    >>> graphs.total(torch.ones(3, 4))
+    tensor([8., 4.])
+    """
+
+    edge_index: Tensor
+    edge_attr: Tensor | None
+    batch: Tensor | None
+    num_nodes: int
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        num_nodes: int,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self.edge_index = _checked_edges(edge_index, num_nodes)
+        self.edge_attr = None if edge_attr is None else _checked_features(edge_attr, self.edge_index)
+        self.num_nodes = num_nodes
+        self.batch = None if batch is None else _checked_batch(batch, num_nodes, self.edge_index)
+        if self.batch is None and batch_size not in (None, 1):
+            raise ValueError(f"batch_size is {batch_size}, but without batch all nodes belong to one graph")
+        self._division: Systems = Single() if self.batch is None else Segments(self.batch, batch_size)
+        if self.batch is not None and not torch.compiler.is_compiling():
+            source, target = self.batch[self.edge_index]
+            if not torch.equal(source, target):
+                edge = int((source != target).nonzero()[0, 0])
+                a, b = self.edge_index[:, edge].tolist()
+                raise ValueError(
+                    f"edge_index: edge {edge} joins node {a} of graph {int(source[edge])} with node {b} of graph "
+                    f"{int(target[edge])}; the graphs of a batch must not be connected"
+                )
+        self._worked_out: dict[str, Any] = {}  # shared with copies: all of them have the same structure
+
+    @classmethod
+    def of(cls, data: Any) -> GraphBatch:
+        """The graphs of a `torch_geometric.data.Data` or `Batch`.
+
+        >>> import torch
+        >>> from torch_geometric.data import Batch, Data
+        >>> from lyapflow_graph import GraphBatch
+        >>> pair = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]))
+        >>> GraphBatch.of(Batch.from_data_list([pair, pair]))
+        GraphBatch(graphs=2, nodes=4, edges=2)
+        """
+        if getattr(data, "edge_index", None) is None:
+            raise ValueError(f"the data has no edge_index, only {data.keys()}")
+        batch = getattr(data, "batch", None)
+        size = None if batch is None else getattr(data, "num_graphs", None)
+        return cls(data.edge_index, data.num_nodes, getattr(data, "edge_attr", None), batch, size)
+
+    # -- as systems -------------------------------------------------------------------------------------------------
+
+    def bind(self, state: Tensor) -> GraphBatch:
+        if state.ndim == 0 or state.shape[0] != self.num_nodes:
+            rows = "a scalar" if state.ndim == 0 else f"{state.shape[0]} rows"
+            raise ValueError(f"the graphs have {self.num_nodes} nodes, but the state is {rows}")
+        if state.device != self.edge_index.device:
+            raise ValueError(f"edge_index is on {self.edge_index.device}, but the state is on {state.device}")
+        bound = copy.copy(self)
+        bound._division = self._division.bind(state)
+        return bound
+
+    @property
+    def count(self) -> int:
+        return self._division.count
+
+    @property
+    def sizes(self) -> PerSystem:
+        return self._division.sizes
+
+    def total(self, x: Tensor) -> Tensor:
+        return self._division.total(x)
+
+    def spread(self, x: Tensor) -> Tensor:
+        return self._division.spread(x)
+
+    def largest(self, x: Tensor) -> PerSystem:
+        return self._division.largest(x)
+
+    # -- as graphs --------------------------------------------------------------------------------------------------
+
+    def with_edge_attr(self, edge_attr: Tensor | None) -> GraphBatch:
+        """The same graphs with other features of edges."""
+        other = copy.copy(self)
+        other.edge_attr = edge_attr
+        return other
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.shape[1]
+
+    @property
+    def graph_of_node(self) -> Tensor:
+        """`[num_nodes]`, the graph that every node belongs to; zeros for one graph."""
+        if self.batch is not None:
+            return self.batch
+        return self._once("graph_of_node", lambda: self.edge_index.new_zeros(self.num_nodes))
+
+    @property
+    def node_counts(self) -> Tensor:
+        """`[S]`, how many nodes each graph has."""
+        return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
+
+    def pool(self, x: Tensor, how: Pool) -> Tensor:
+        """One row for every graph, of those of its nodes: `[num_nodes, d]` to `[S, d]`; zeros where it has none."""
+        if how not in ("sum", "mean", "max"):
+            raise ValueError(f'pool must be "sum", "mean" or "max", got {how!r}')
+        if how == "max":
+            if self.num_nodes == 0:
+                return x.new_zeros(self.count, x.shape[1])
+            index = self.graph_of_node[:, None].expand_as(x)
+            return x.new_zeros(self.count, x.shape[1]).scatter_reduce(0, index, x, "amax", include_self=False)
+        if self.batch is None:
+            rows = x.sum(0, keepdim=True)
+        else:
+            rows = x.new_zeros(self.count, x.shape[1]).index_add(0, self.batch, x)
+        return rows if how == "sum" else rows / self.node_counts.clamp(min=1).to(x.dtype)[:, None]
+
+    @property
+    def padding(self) -> Padding:
+        """How to lay out the nodes as `[S, n, ...]` with n those of the largest graph."""
+        return self._once("padding", lambda: Padding.of(self))
+
+    def _once(self, name: str, make: Any) -> Any:
+        if name not in self._worked_out:
+            self._worked_out[name] = make()
+        return self._worked_out[name]
+
+    def __repr__(self) -> str:
+        features = "" if self.edge_attr is None else f", edge_attr={list(self.edge_attr.shape)}"
+        return f"GraphBatch(graphs={self.count}, nodes={self.num_nodes}, edges={self.num_edges}{features})"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Padding:
+    """Where a node sits when graphs of different sizes are laid out as one block.
+
+    Attributes:
+        graphs: How many there are.
+        width: The nodes of the largest.
+        slot: `[num_nodes]`, the place of a node among all places, counted graph by graph.
+        present: `[graphs, width]`, whether there is a node.
+    """
+
+    graphs: int
+    width: int
+    slot: Tensor
+    present: Tensor
+
+    @classmethod
+    def of(cls, graphs: GraphBatch) -> Padding:
+        index, counts = graphs.graph_of_node, graphs.node_counts
+        order = torch.argsort(index, stable=True)
+        first = counts.cumsum(0) - counts
+        rank = torch.empty_like(index)
+        rank[order] = torch.arange(graphs.num_nodes, device=index.device) - first[index[order]]
+        width = int(counts.max()) if graphs.num_nodes else 0
+        present = torch.arange(width, device=index.device) < counts[:, None]
+        return cls(graphs.count, width, index * width + rank, present)
+
+    def pad(self, x: Tensor) -> Tensor:
+        """`[num_nodes, ...]` to `[graphs, width, ...]`, zeros where there is no node."""
+        block = x.new_zeros(self.graphs * self.width, *x.shape[1:]).index_copy(0, self.slot, x)
+        return block.reshape(self.graphs, self.width, *x.shape[1:])
+
+    def unpad(self, block: Tensor) -> Tensor:
+        """Back to `[num_nodes, ...]`."""
+        return block.reshape(self.graphs * self.width, *block.shape[2:])[self.slot]
+
+
+def check_features(name: str, x: Any, width: int | None, graphs: GraphBatch | None = None) -> None:
+    """That `x` is `[num_nodes, width]`, of a floating point type, and finite."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if x.ndim != 2 or (width is not None and x.shape[1] != width):
+        wanted = "d" if width is None else width
+        raise ValueError(f"{name} must have shape [num_nodes, {wanted}], got {list(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be of a floating point type, got {x.dtype}; call {name}.float()")
+    if graphs is not None and x.shape[0] != graphs.num_nodes:
+        raise ValueError(f"{name} has {x.shape[0]} rows, but the graphs have {graphs.num_nodes} nodes")
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
+        node = int((~torch.isfinite(x)).any(1).nonzero()[0, 0])
+        raise ValueError(f"{name} is not finite at node {node}: {x[node].tolist()[:8]}; clean the features first")
+
+
+def _checked_edges(edge_index: Any, num_nodes: int) -> Tensor:
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index must be a tensor of shape [2, E], got {type(edge_index).__name__}")
+    if edge_index.layout != torch.strided:
+        raise TypeError(f"edge_index must be a dense tensor of shape [2, E], got one of layout {edge_index.layout}")
+    if type(edge_index) is not Tensor and hasattr(edge_index, "as_tensor"):  # torch_geometric.EdgeIndex
+        edge_index = edge_index.as_tensor()
+    _check_integers("edge_index", edge_index)
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
+    if edge_index.numel() and not torch.compiler.is_compiling():
+        low, high = (int(end) for end in torch.aminmax(edge_index))
+        if low < 0 or high >= num_nodes:
+            raise ValueError(f"edge_index must lie in 0..{num_nodes - 1} for {num_nodes} nodes, got {low}..{high}")
+    return _ordinary(edge_index.long())
+
+
+def _checked_features(edge_attr: Any, edge_index: Tensor) -> Tensor:
+    if not isinstance(edge_attr, Tensor):
+        raise TypeError(f"edge_attr must be a tensor, got {type(edge_attr).__name__}")
+    if edge_attr.ndim == 1:
+        edge_attr = edge_attr[:, None]
+    if edge_attr.ndim != 2 or edge_attr.shape[0] != edge_index.shape[1]:
+        shape = f"[{edge_index.shape[1]}, edge_dim]"
+        raise ValueError(f"edge_attr must have shape {shape}, one row for each edge, got {list(edge_attr.shape)}")
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(edge_attr).all()):
+        raise ValueError("edge_attr is not finite; clean the features first")
+    return _ordinary(edge_attr)
+
+
+def _checked_batch(batch: Any, num_nodes: int, edge_index: Tensor) -> Tensor:
+    if not isinstance(batch, Tensor):
+        raise TypeError(f"batch must be a tensor, got {type(batch).__name__}")
+    _check_integers("batch", batch)
+    if batch.shape != (num_nodes,):
+        raise ValueError(f"batch must have one entry for each of the {num_nodes} nodes, got shape {list(batch.shape)}")
+    if batch.device != edge_index.device:
+        raise ValueError(f"batch is on {batch.device}, but edge_index is on {edge_index.device}")
+    return _ordinary(batch.long())
+
+
+def _check_integers(name: str, x: Tensor) -> None:
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integers, got {x.dtype}")
+
+
+def _ordinary(x: Tensor) -> Tensor:
+    """What was made in inference mode cannot be part of a gradient, which an energy has to take."""
+    if torch.compiler.is_compiling() or not x.is_inference():
+        return x
+    with torch.inference_mode(False):
+        return x.clone()

@@ -1,0 +1,174 @@
+"""What all dynamics on graphs have in common: a field on given graphs, and a layer that follows it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lyapflow import Flow
+from solvers import Checkpointed, Method, Solution, Stop
+from solvers.term import outside_inference_mode
+
+from .batch import GraphBatch, check_features
+
+
+class DynamicsConv(nn.Module, ABC):
+    """A layer of a graph network that follows a field on the nodes for some time.
+
+    It is called like any layer of PyTorch Geometric, and gives the field itself for everything that takes fields:
+    `odeint`, `solve`, `certify`, sums with other fields.
+
+    Args:
+        channels: Features of a node, in and out.
+        num_steps: How many steps are taken.
+        step_size: Their size; together they give the time that the field is followed for.
+        method: A name from :func:`solvers.methods`, or a method. Adaptive ones choose their steps themselves and take
+            `step_size` as the first.
+        checkpoint: Whether to compute every step again when gradients flow back, rather than to keep what it recorded:
+            the memory of one step instead of all, for one more forward pass.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels must be positive, got {channels}")
+        Flow(_nothing, method, num_steps, step_size)  # says what is wrong with its arguments
+        self.channels = channels
+        self.num_steps, self.step_size = num_steps, step_size
+        self.method, self.checkpoint = method, checkpoint
+
+    @abstractmethod
+    def on(self, graphs: GraphBatch) -> Any:
+        """The field on these graphs, sharing the parameters of this layer."""
+
+    def start(self, x: Tensor) -> Tensor:
+        """The state that the flow starts from, given the features of the nodes: by default these."""
+        return x
+
+    def read(self, h: Tensor) -> Tensor:
+        """The features of the nodes in a state of the flow: by default the state."""
+        return h
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters again."""
+        reset(self)
+
+    def field(
+        self,
+        edge_index: Tensor | GraphBatch,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        *,
+        num_nodes: int | None = None,
+        batch_size: int | None = None,
+    ) -> Any:
+        """The field `f(t, h)` on these graphs, sharing the parameters of this layer.
+
+        Args:
+            edge_index: `[2, E]`, or a :class:`GraphBatch` instead of all the arguments.
+            edge_attr: `[E, edge_dim]`.
+            batch: `[num_nodes]`, the graph that every node belongs to.
+            num_nodes: How many nodes there are, by default as many as `batch` has, or `edge_index` names.
+            batch_size: How many graphs there are, by default as many as `batch` names.
+        """
+        if num_nodes is None:
+            num_nodes = _count_nodes(edge_index, batch)
+        return self.on(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
+
+    @outside_inference_mode
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | GraphBatch,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """The features at the end of the flow, `[num_nodes, channels]`, given those at its start.
+
+        Args:
+            x: `[num_nodes, channels]`.
+            edge_index: `[2, E]`, or a :class:`GraphBatch` instead of all the following arguments.
+            edge_attr: `[E, edge_dim]`.
+            batch: `[num_nodes]`, the graph that every node belongs to.
+            batch_size: How many graphs there are, by default as many as `batch` names.
+        """
+        return self.read(self.solve(x, edge_index, edge_attr, batch, batch_size).y1)
+
+    def solve(
+        self,
+        x: Tensor,
+        edge_index: Tensor | GraphBatch,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+        *,
+        saveat: Tensor | Sequence[float] | str | None = None,
+        stop: Stop | None = None,
+        throw: bool = True,
+        progress: bool = False,
+    ) -> Solution[Tensor]:
+        """The whole solution, with the states on the way and, where the field has one, their energies.
+
+        The arguments are those of the layer and of :meth:`lyapflow.Flow.solve`; `saveat="steps"` keeps every step.
+        """
+        check_features("x", x, self.channels)
+        graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        adjoint = Checkpointed(every=1) if self.checkpoint and torch.is_grad_enabled() else None
+        flow = Flow(self.on(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint)
+        return flow.solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
+
+    def extra_repr(self) -> str:
+        name = self.method if isinstance(self.method, str) else self.method.name
+        method = "" if name == "euler" else f", method={name!r}"
+        checkpoint = ", checkpoint=True" if self.checkpoint else ""
+        return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{checkpoint}"
+
+
+def as_graphs(
+    edge_index: Tensor | GraphBatch,
+    num_nodes: int,
+    edge_attr: Tensor | None = None,
+    batch: Tensor | None = None,
+    batch_size: int | None = None,
+) -> GraphBatch:
+    """The graphs of a call, which may have been given as such."""
+    if not isinstance(edge_index, GraphBatch):
+        return GraphBatch(edge_index, num_nodes, edge_attr, batch, batch_size)
+    if edge_attr is not None or batch is not None or batch_size is not None:
+        raise ValueError("a GraphBatch holds edge_attr and batch already; do not give them again")
+    if edge_index.num_nodes != num_nodes:
+        raise ValueError(f"x has {num_nodes} rows, but the graphs have {edge_index.num_nodes} nodes")
+    return edge_index
+
+
+def _count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None) -> int:
+    if isinstance(edge_index, GraphBatch):
+        return edge_index.num_nodes
+    if batch is not None:
+        return len(batch)
+    return int(edge_index.max()) + 1 if edge_index.numel() else 0
+
+
+def reset(module: nn.Module) -> None:
+    """Draw the parameters of all parts of a module again."""
+    for child in module.children():
+        if hasattr(child, "reset_parameters"):
+            child.reset_parameters()
+        else:
+            reset(child)
+
+
+def _nothing(t: Any, h: Tensor) -> Tensor:
+    return torch.zeros_like(h)

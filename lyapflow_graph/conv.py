@@ -164,8 +164,9 @@ def _count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None) -> int:
 def reset(module: nn.Module) -> None:
     """Draw the parameters of all parts of a module again."""
     for child in module.children():
-        if hasattr(child, "reset_parameters"):
-            child.reset_parameters()
+        own = getattr(child, "reset_parameters", None)
+        if callable(own):
+            own()
         else:
             reset(child)
 

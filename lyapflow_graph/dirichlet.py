@@ -44,8 +44,8 @@ class DirichletEnergy(Energy):
     >>> from lyapflow_graph import DirichletEnergy, GraphBatch
     >>> path = GraphBatch(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=3)
     >>> diffusion = LyapunovField(DirichletEnergy(systems=path))
-    >>> diffusion(0.0, torch.tensor([[1.0], [0.0], [0.0]])).flatten()
-    tensor([-1.,  1., 0.])
+    >>> diffusion(0.0, torch.tensor([[1.0], [0.0], [-2.0]])).flatten()
+    tensor([-1., -1.,  2.])
     """
 
     def __init__(self, normalized: bool = False, systems: Systems | None = None) -> None:

@@ -136,6 +136,11 @@ class GraphBatch(Systems):
         return self._once("graph_of_node", lambda: self.edge_index.new_zeros(self.num_nodes))
 
     @property
+    def graph_of_edge(self) -> Tensor:
+        """`[E]`, the graph that every edge belongs to."""
+        return self._once("graph_of_edge", lambda: self.graph_of_node[self.edge_index[1]])
+
+    @property
     def node_counts(self) -> Tensor:
         """`[S]`, how many nodes each graph has."""
         return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
@@ -155,10 +160,23 @@ class GraphBatch(Systems):
             rows = x.new_zeros(self.count, x.shape[1]).index_add(0, self.batch, x)
         return rows if how == "sum" else rows / self.node_counts.clamp(min=1).to(x.dtype)[:, None]
 
-    @property
-    def padding(self) -> Padding:
-        """How to lay out the nodes as `[S, n, ...]` with n those of the largest graph."""
-        return self._once("padding", lambda: Padding.of(self))
+    def paddings(self, limit: float) -> tuple[Padding | None, Padding | None]:
+        """How to lay out graphs as a block: those of at most `limit` nodes, and the others; None where there are none.
+
+        >>> import torch
+        >>> from lyapflow_graph import GraphBatch
+        >>> graphs = GraphBatch(torch.empty(2, 0, dtype=torch.long), 4, batch=torch.tensor([0, 0, 1, 0]))
+        >>> small, large = graphs.paddings(limit=1)
+        >>> small.pad(torch.arange(4.0)), large.pad(torch.arange(4.0))
+        (tensor([[2.]]), tensor([[0., 1., 3.]]))
+        """
+        return self._once(f"paddings {limit}", lambda: self._divide(limit))
+
+    def _divide(self, limit: float) -> tuple[Padding | None, Padding | None]:
+        index, counts = self.graph_of_node, self.node_counts
+        small, large = ((counts > 0) & (counts <= limit), counts > limit)
+        halves = [chosen.nonzero()[:, 0] for chosen in (small, large)]
+        return tuple(Padding.of(index, counts, half) if len(half) else None for half in halves)  # type: ignore[return-value]
 
     def _once(self, name: str, make: Any) -> Any:
         if name not in self._worked_out:
@@ -173,39 +191,43 @@ class GraphBatch(Systems):
 @final
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """Where a node sits when graphs of different sizes are laid out as one block.
+    """Where a node sits when graphs of different sizes are laid out as one block. Every graph has a node at least.
 
     Attributes:
-        graphs: How many there are.
-        width: The nodes of the largest.
-        slot: `[num_nodes]`, the place of a node among all places, counted graph by graph.
-        present: `[graphs, width]`, whether there is a node.
+        nodes: Which nodes are in the block, None for all of them in any order.
+        slot: The place of each of them among all places, counted graph by graph.
+        present: `[graphs, width]`, whether there is a node; the largest graph has `width` nodes.
     """
 
-    graphs: int
-    width: int
+    nodes: Tensor | None
     slot: Tensor
     present: Tensor
 
     @classmethod
-    def of(cls, graphs: GraphBatch) -> Padding:
-        index, counts = graphs.graph_of_node, graphs.node_counts
-        order = torch.argsort(index, stable=True)
-        first = counts.cumsum(0) - counts
-        rank = torch.empty_like(index)
-        rank[order] = torch.arange(graphs.num_nodes, device=index.device) - first[index[order]]
-        width = int(counts.max()) if graphs.num_nodes else 0
-        present = torch.arange(width, device=index.device) < counts[:, None]
-        return cls(graphs.count, width, index * width + rank, present)
+    def of(cls, graph_of_node: Tensor, counts: Tensor, chosen: Tensor) -> Padding:
+        """For the graphs `chosen`."""
+        everything = len(chosen) == len(counts)
+        row = torch.full_like(counts, -1)
+        row[chosen] = torch.arange(len(chosen), device=row.device)
+        row = row[graph_of_node]
+        nodes = None if everything else (row >= 0).nonzero()[:, 0]
+        row = row if nodes is None else row[nodes]
+        sizes = counts[chosen]
+        order = torch.argsort(row, stable=True)
+        rank = torch.empty_like(row)
+        rank[order] = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row[order]]
+        width = int(sizes.max())
+        return cls(nodes, row * width + rank, torch.arange(width, device=row.device) < sizes[:, None])
 
     def pad(self, x: Tensor) -> Tensor:
         """`[num_nodes, ...]` to `[graphs, width, ...]`, zeros where there is no node."""
-        block = x.new_zeros(self.graphs * self.width, *x.shape[1:]).index_copy(0, self.slot, x)
-        return block.reshape(self.graphs, self.width, *x.shape[1:])
+        x = x if self.nodes is None else x[self.nodes]
+        block = x.new_zeros(self.present.numel(), *x.shape[1:]).index_copy(0, self.slot, x)
+        return block.reshape(*self.present.shape, *x.shape[1:])
 
     def unpad(self, block: Tensor) -> Tensor:
-        """Back to `[num_nodes, ...]`."""
-        return block.reshape(self.graphs * self.width, *block.shape[2:])[self.slot]
+        """The rows of the block's nodes."""
+        return block.flatten(0, 1)[self.slot]
 
 
 def check_features(name: str, x: Any, width: int | None, graphs: GraphBatch | None = None) -> None:

@@ -1,0 +1,218 @@
+"""Layers of PyTorch Geometric as backbones: by name, or any module of the user's."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import conv as pyg
+
+from lyapflow.layers import MLP, activation_named
+
+from ..batch import GraphBatch
+from ..conv import reset
+from .attention import heads_for
+from .base import Backbone, Layer, check_settings
+from .norms import Norm
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """A layer of PyTorch Geometric: how it is made, and what it does with features of edges."""
+
+    make: Callable[..., nn.Module]  # of channels, edge_dim, index of the layer, activation, and the user's options
+    edges: Literal["no", "optional", "required"]
+    takes_start: bool = False  # its forward gets what the first layer got
+
+
+def _gcn(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
+    return pyg.GCNConv(channels, channels, **options)
+
+
+def _sage(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
+    return pyg.SAGEConv(channels, channels, **options)
+
+
+def _attending(conv: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    def make(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
+        heads = heads_for(channels, options.pop("heads", None))
+        return conv(channels, channels // heads, heads=heads, edge_dim=edge_dim, **options)
+
+    return make
+
+
+def _gin(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
+    return pyg.GINConv(MLP(channels, channels, channels, act), **options)
+
+
+def _gine(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
+    return pyg.GINEConv(MLP(channels, channels, channels, act), edge_dim=edge_dim, **options)
+
+
+def _gcnii(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
+    return pyg.GCN2Conv(channels, **{"alpha": 0.1, "theta": 0.5, "layer": index + 1} | options)
+
+
+def _pna(
+    channels: int, edge_dim: int | None, index: int, act: str, deg: Tensor | None = None, **options: Any
+) -> nn.Module:
+    """Without the histogram of degrees of the training set, `deg`, there is nothing to scale with."""
+    scalers = ["identity"] if deg is None else ["identity", "amplification", "attenuation"]
+    defaults = {"aggregators": ["mean", "min", "max", "std"], "scalers": scalers}
+    known = torch.ones(2, dtype=torch.long) if deg is None else deg
+    return pyg.PNAConv(channels, channels, deg=known, edge_dim=edge_dim, **defaults | options)
+
+
+_KINDS = {
+    "gcn": _Kind(_gcn, "no"),
+    "gat": _Kind(_attending(pyg.GATConv), "optional"),
+    "gatv2": _Kind(_attending(pyg.GATv2Conv), "optional"),
+    "graphsage": _Kind(_sage, "no"),
+    "gin": _Kind(_gin, "no"),
+    "gine": _Kind(_gine, "required"),
+    "gcnii": _Kind(_gcnii, "no", takes_start=True),
+    "pna": _Kind(_pna, "optional"),
+}
+PYG_NAMES = tuple(_KINDS)
+
+
+@final
+class PlainConv(Layer):
+    """A layer of PyTorch Geometric, and nothing around it."""
+
+    def __init__(self, name: str, channels: int, edges: bool, index: int, act: str, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        if name not in _KINDS:
+            raise ValueError(f"unknown layer {name!r}; known are: {', '.join(_KINDS)}")
+        self.kind = _KINDS[name]
+        with_edges = ", ".join(other for other, kind in _KINDS.items() if kind.edges != "no")
+        if edges and self.kind.edges == "no":
+            raise ValueError(f"{name!r} cannot use features of edges (edge_dim); these can: gatedgcn, {with_edges}")
+        if not edges and self.kind.edges == "required":
+            raise ValueError(f"{name!r} needs features of edges: give edge_dim")
+        self.conv = self.kind.make(channels, channels if edges else None, index, act, **options)
+
+    def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
+        edges = {} if e is None else {"edge_attr": e}
+        start = (h0,) if self.kind.takes_start else ()
+        return self.conv(h, *start, graphs.edge_index, **edges), e
+
+
+@final
+class _ConvLayer(Layer):
+    """`h + dropout(act(norm(conv(h))))`."""
+
+    def __init__(self, conv: PlainConv, channels: int, norm: str, act: str, dropout: float, residual: bool) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, Norm(norm, channels)
+        self.act, self.dropout = activation_named(act), nn.Dropout(dropout)
+        self.residual = residual
+
+    def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
+        u, e = self.conv(h, e, h0, graphs)
+        change = self.dropout(self.act(self.norm(u, graphs.graph_of_node, graphs.count)))
+        return (h + change if self.residual else change), e
+
+
+@final
+class PyGBackbone(Backbone):
+    r"""Layers of PyTorch Geometric, with a residual around each.
+
+    .. math:: h' = h + \mathrm{dropout}(\mathrm{act}(\mathrm{norm}(\mathrm{conv}(h))))
+
+    Args:
+        name: "gcn", "gat", "gatv2", "graphsage", "gin", "gine", "gcnii" or "pna".
+        channels: Features of a node, in and out.
+        num_layers: How many layers.
+        edge_dim: Features of an edge, None where there are none. For "gat", "gatv2", "gine" (which needs them), "pna".
+        norm: "layer", "graph", "batch" or "none", see :class:`Norm`.
+        act: "silu", "gelu", "tanh", "softplus", "elu", "relu" or "identity".
+        dropout: In training mode.
+        residual: Whether to add what comes in.
+        options: Passed on to the layer, as `heads=2`.
+
+    >>> import torch
+    >>> from lyapflow_graph import PyGBackbone
+    >>> gnn = PyGBackbone("gat", 8, num_layers=2, heads=2)
+    >>> gnn(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channels: int,
+        num_layers: int = 1,
+        edge_dim: int | None = None,
+        norm: str = "layer",
+        act: str = "silu",
+        dropout: float = 0.0,
+        residual: bool = True,
+        **options: Any,
+    ) -> None:
+        check_settings(channels, num_layers, dropout)
+
+        def layer(i: int) -> _ConvLayer:
+            conv = PlainConv(name, channels, edge_dim is not None, i, act, options)
+            return _ConvLayer(conv, channels, norm, act, dropout, residual)
+
+        super().__init__(channels, (layer(i) for i in range(num_layers)), edge_dim)
+        self.name = name
+
+    def extra_repr(self) -> str:
+        return f"{self.name!r}, {super().extra_repr()}"
+
+
+@final
+class ModuleBackbone(Backbone):
+    """Any module with `forward(x, edge_index, ...)` that keeps the width, as a backbone.
+
+    Its `forward` is also given `edge_attr`, `batch` and `batch_size`, where it has arguments of these names.
+
+    Args:
+        module: The network, as a layer or a model of PyTorch Geometric.
+        channels: Features of a node, in and out.
+        edge_dim: Features of an edge, None where there are none.
+
+    >>> import torch
+    >>> from torch_geometric.nn import GraphSAGE
+    >>> from lyapflow_graph import ModuleBackbone
+    >>> gnn = ModuleBackbone(GraphSAGE(8, 16, num_layers=2, out_channels=8, act="tanh"), 8)
+    >>> gnn(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(self, module: nn.Module, channels: int, edge_dim: int | None = None) -> None:
+        super().__init__(channels, [_ModuleLayer(module, channels, edge_dim)], None)
+        self.edge_dim = edge_dim  # which the module takes as they are
+
+
+@final
+class _ModuleLayer(Layer):
+    def __init__(self, module: nn.Module, channels: int, edge_dim: int | None) -> None:
+        super().__init__()
+        self.module, self.channels = module, channels
+        named = set(inspect.signature(module.forward).parameters)
+        self.takes = named & {"edge_attr", "batch", "batch_size"}
+        if edge_dim is not None and "edge_attr" not in self.takes:
+            raise ValueError(f"edge_dim is {edge_dim}, but the forward of {type(module).__name__} takes no edge_attr")
+
+    def reset_parameters(self) -> None:
+        own = getattr(self.module, "reset_parameters", None)
+        if callable(own):
+            own()
+        else:
+            reset(self.module)
+
+    def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
+        known = {"edge_attr": e, "batch": graphs.graph_of_node, "batch_size": graphs.count}
+        found = self.module(h, graphs.edge_index, **{name: known[name] for name in self.takes})
+        if not isinstance(found, Tensor) or found.shape != (h.shape[0], self.channels):
+            got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            name = type(self.module).__name__
+            raise ValueError(f"{name} must give a tensor of shape [num_nodes, {self.channels}], got {got}")
+        return found, e

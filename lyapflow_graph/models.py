@@ -1,0 +1,312 @@
+"""Whole models: an encoder, something on graphs in the middle, and a readout for nodes or graphs."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, final
+
+from torch import Tensor, nn
+
+from lyapflow import LyapunovField
+from lyapflow.layers import activation_named
+from solvers import Method, Solution
+from solvers.term import outside_inference_mode
+
+from .batch import GraphBatch, Pool, check_features
+from .components import Reduction
+from .conv import as_graphs, reset
+from .encoders import CategoricalEncoder, PositionalEncoder
+from .tango import Ablation, TangoConv
+
+Task = Literal["node", "graph"]
+Encodings = Mapping[str, Tensor]
+
+
+class GraphModel(nn.Module, ABC):
+    """An encoder, a body that maps node features to node features, and a readout.
+
+    It is called with a `torch_geometric.data.Data` or `Batch`, or with its tensors, and gives one row for every node
+    or graph: logits for classification, values for regression.
+
+    Args:
+        in_channels: Features of a node; or how many categories each column of integer features has.
+        hidden_channels: The width inside.
+        out_channels: Classes, or values to predict.
+        body: Called as `body(h, graphs)`.
+        task: "node" or "graph".
+        edge_dim: Features of an edge, None where there are none; or how many categories each column of integer
+            features has.
+        pe: Positional encodings: the attribute that a transform of PyTorch Geometric writes, and its width, as
+            `{"random_walk_pe": 20}`. They are added to the encoded features.
+        act: The activation of the readout.
+        dropout: After the encoder and in the readout, in training mode.
+        readout_pool: "mean", "sum" or "max" of the nodes of a graph, where the task is "graph".
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Sequence[int],
+        hidden_channels: int,
+        out_channels: int,
+        body: nn.Module,
+        task: Task,
+        edge_dim: int | Sequence[int] | None,
+        pe: Mapping[str, int] | None,
+        act: str,
+        dropout: float,
+        readout_pool: Pool,
+    ) -> None:
+        super().__init__()
+        if task not in ("node", "graph"):
+            raise ValueError(f'task must be "node" or "graph", got {task!r}')
+        if readout_pool not in ("mean", "sum", "max"):
+            raise ValueError(f'readout_pool must be "mean", "sum" or "max", got {readout_pool!r}')
+        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
+        self.task: Task = task
+        self.readout_pool: Pool = readout_pool
+        self.node_encoder: nn.Module = (
+            nn.Linear(in_channels, hidden_channels)
+            if isinstance(in_channels, int)
+            else CategoricalEncoder(in_channels, hidden_channels)
+        )
+        self.edge_encoder = (
+            None if edge_dim is None or isinstance(edge_dim, int) else CategoricalEncoder(edge_dim, hidden_channels)
+        )
+        encoders = (PositionalEncoder(name, width, hidden_channels) for name, width in (pe or {}).items())
+        self.pe_encoders = nn.ModuleList(encoders)
+        self.dropout = nn.Dropout(dropout)
+        self.body = body
+        self.readout = nn.Sequential(
+            nn.Linear(hidden_channels, hidden_channels),
+            activation_named(act),
+            nn.Dropout(dropout),
+            nn.Linear(hidden_channels, out_channels),
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters again."""
+        reset(self)
+
+    @outside_inference_mode
+    def forward(
+        self,
+        x: Any,
+        edge_index: Tensor | GraphBatch | None = None,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        pe: Encodings | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """`[num_nodes, out_channels]` or `[graphs, out_channels]`.
+
+        Args:
+            x: `[num_nodes, in_channels]`, or a `Data` or `Batch` instead of all the arguments.
+            edge_index: `[2, E]`, or a :class:`GraphBatch` instead of `edge_attr`, `batch` and `batch_size`.
+            edge_attr: `[E, edge_dim]`.
+            batch: `[num_nodes]`, the graph that every node belongs to.
+            pe: Positional encodings by name, each `[num_nodes, width]`.
+            batch_size: How many graphs there are, by default as many as `batch` names.
+        """
+        h, graphs = self.encode(x, edge_index, edge_attr, batch, pe, batch_size)
+        h = self.body(h, graphs)
+        return self.readout(h if self.task == "node" else graphs.pool(h, self.readout_pool))
+
+    def encode(
+        self,
+        x: Any,
+        edge_index: Tensor | GraphBatch | None = None,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        pe: Encodings | None = None,
+        batch_size: int | None = None,
+    ) -> tuple[Tensor, GraphBatch]:
+        """What the body gets: encoded features, and the graphs with encoded features of edges."""
+        if not isinstance(x, Tensor):
+            if any(given is not None for given in (edge_index, edge_attr, batch, pe, batch_size)):
+                raise TypeError(f"x must be a tensor where edge_index is given as well, got {type(x).__name__}")
+            data, x = x, getattr(x, "x", None)
+            if x is None:
+                raise ValueError(f"{type(data).__name__} has no node features x")
+            graphs = GraphBatch.of(data)
+            pe = {encoder.name: _attribute(data, encoder.name) for encoder in self._pe_encoders}
+        elif edge_index is None:
+            raise TypeError("edge_index is missing; give it, or a Data or Batch as the only argument")
+        else:
+            graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        h = self._encode_nodes(x, pe or {}, graphs)
+        if self.edge_encoder is not None and graphs.edge_attr is not None:
+            graphs = graphs.with_edge_attr(self.edge_encoder(graphs.edge_attr))
+        return self.dropout(h), graphs
+
+    @property
+    def _pe_encoders(self) -> list[PositionalEncoder]:
+        return [encoder for encoder in self.pe_encoders if isinstance(encoder, PositionalEncoder)]
+
+    def _encode_nodes(self, x: Tensor, pe: Encodings, graphs: GraphBatch) -> Tensor:
+        if isinstance(self.in_channels, int):
+            check_features("x", x, self.in_channels, graphs)
+        h = self.node_encoder(x)
+        names = [encoder.name for encoder in self._pe_encoders]
+        if set(pe) != set(names):
+            raise ValueError(f"pe must have {names or 'nothing'}, as the model was made; got {list(pe) or 'nothing'}")
+        for encoder in self._pe_encoders:
+            h = h + encoder(pe[encoder.name], graphs)
+        return h
+
+
+def _attribute(data: Any, name: str) -> Tensor:
+    value = getattr(data, name, None)
+    if value is None:
+        raise ValueError(f"the data has no {name!r}; compute it with a transform of torch_geometric.transforms first")
+    return value
+
+
+@final
+class GraphNet(GraphModel):
+    """A backbone or any dynamics on graphs between an encoder and a readout.
+
+    Args:
+        in_channels: Features of a node; or how many categories each column of integer features has.
+        hidden_channels: The width inside.
+        out_channels: Classes, or values to predict.
+        body: A :class:`Backbone`, a :class:`DynamicsConv`, or any module that is called as `body(h, graphs)`; made
+            with `edge_dim=hidden_channels` where features of edges are categories.
+        task: "node" or "graph".
+        edge_dim: Features of an edge, None where there are none; or how many categories each column has.
+        pe: Positional encodings and their widths, as `{"random_walk_pe": 20}`.
+        act: The activation of the readout.
+        dropout: After the encoder and in the readout.
+        readout_pool: "mean", "sum" or "max" of the nodes of a graph.
+
+    >>> import torch
+    >>> from lyapflow_graph import GatedGCN, GraphNet
+    >>> model = GraphNet(5, 16, 3, GatedGCN(16, num_layers=4))
+    >>> model(torch.randn(4, 5), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+    torch.Size([4, 3])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Sequence[int],
+        hidden_channels: int,
+        out_channels: int,
+        body: nn.Module,
+        task: Task = "node",
+        *,
+        edge_dim: int | Sequence[int] | None = None,
+        pe: Mapping[str, int] | None = None,
+        act: str = "silu",
+        dropout: float = 0.0,
+        readout_pool: Pool = "mean",
+    ) -> None:
+        super().__init__(
+            in_channels, hidden_channels, out_channels, body, task, edge_dim, pe, act, dropout, readout_pool
+        )
+
+
+@final
+class Tango(GraphModel):
+    """TANGO as a model: an encoder, the flow of :class:`TangoConv`, and a readout.
+
+    Args:
+        in_channels: Features of a node; or how many categories each column of integer features has, as `[28]` for
+            the atoms of ZINC or `ATOM_FEATURES` for those of the Open Graph Benchmark.
+        hidden_channels: The width inside.
+        out_channels: Classes, or values to predict.
+        backbone: Of the energy and of the tangent, a name from `BACKBONES`.
+        task: "node" or "graph".
+        num_steps: How many steps are taken.
+        step_size: Their size.
+        edge_dim: Features of an edge, None where there are none; or how many categories each column has, as `[4]`
+            for the bonds of ZINC or `BOND_FEATURES`.
+        pe: Positional encodings and their widths, as `{"random_walk_pe": 20}` for what `AddRandomWalkPE(20)` writes
+            and `{"laplacian_eigenvector_pe": 8}` for `AddLaplacianEigenvectorPE(8)`.
+        share_weights: Whether all steps have the same weights. Without, every step has an energy of its own, that of
+            one step says nothing about the next, and the flow as a whole has none: no certificate, no `field`.
+        dropout: After the encoder, in the network of the tangent, and in the readout; not in the energy.
+        readout_pool: "mean", "sum" or "max" of the nodes of a graph, where the task is "graph".
+        num_layers, norm, act, tangent_act, reduction, pool, granularity, ablation, method, checkpoint,
+            backbone_options: Of the flow, see :class:`TangoConv`.
+
+    >>> import torch
+    >>> from torch_geometric.data import Batch, Data
+    >>> from lyapflow_graph import Tango
+    >>> path = Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    >>> Tango(5, 16, 2)(path).shape
+    torch.Size([3, 2])
+    >>> model = Tango(5, 16, 1, task="graph", method="armijo_euler")
+    >>> model(Batch.from_data_list([path, path])).shape
+    torch.Size([2, 1])
+    >>> energy = model.solve(path, saveat="steps").energy
+    >>> energy.shape, bool((energy.diff(dim=0) <= 0).all())
+    (torch.Size([9, 1]), True)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Sequence[int],
+        hidden_channels: int,
+        out_channels: int,
+        backbone: str = "gatedgcn",
+        task: Task = "node",
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        *,
+        num_layers: int = 1,
+        edge_dim: int | Sequence[int] | None = None,
+        pe: Mapping[str, int] | None = None,
+        share_weights: bool = True,
+        norm: str = "layer",
+        act: str = "silu",
+        tangent_act: str = "identity",
+        dropout: float = 0.0,
+        readout_pool: Pool = "mean",
+        reduction: Reduction = "sum",
+        pool: Literal["mean", "sum"] = "mean",
+        granularity: Literal["graph", "node"] = "graph",
+        ablation: Ablation | None = None,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
+        backbone_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        def flow(steps: int) -> TangoConv:
+            return TangoConv(
+                hidden_channels, backbone, num_steps=steps, step_size=step_size, num_layers=num_layers,
+                edge_dim=edge_dim if edge_dim is None or isinstance(edge_dim, int) else hidden_channels,
+                norm=norm, act=act, tangent_act=tangent_act, dropout=dropout, reduction=reduction, pool=pool,
+                granularity=granularity, ablation=ablation, method=method, checkpoint=checkpoint,
+                backbone_options=backbone_options,
+            )  # fmt: skip
+
+        body: nn.Module = flow(num_steps) if share_weights else Chain(flow(1) for _ in range(num_steps))
+        super().__init__(
+            in_channels, hidden_channels, out_channels, body, task, edge_dim, pe, act, dropout, readout_pool
+        )
+
+    @property
+    def conv(self) -> TangoConv:
+        """The flow, where all its steps share their weights."""
+        if not isinstance(self.body, TangoConv):
+            raise AttributeError("with share_weights=False every step has a field and an energy of its own: see body")
+        return self.body
+
+    def field(self, data: Any) -> LyapunovField:
+        """The field that the encoded features follow, on the graphs of a `Data` or `Batch`."""
+        return self.conv.on(self.encode(data)[1])
+
+    @outside_inference_mode
+    def solve(self, data: Any, *, saveat: Any = None, throw: bool = True, progress: bool = False) -> Solution[Tensor]:
+        """The flow of the encoded features on the graphs of a `Data` or `Batch`; see :meth:`DynamicsConv.solve`."""
+        h, graphs = self.encode(data)
+        return self.conv.solve(h, graphs, saveat=saveat, throw=throw, progress=progress)
+
+
+@final
+class Chain(nn.ModuleList):
+    """Layers on graphs, one after the other."""
+
+    def forward(self, h: Tensor, graphs: GraphBatch) -> Tensor:
+        for layer in self:
+            h = layer(h, graphs)
+        return h

@@ -69,7 +69,7 @@ class GraphAttention(nn.Module):
 
     def forward(self, h: Tensor, graphs: GraphBatch) -> Tensor:
         """`[num_nodes, channels]` to the same."""
-        parts = self.of_nodes(h).reshape(h.shape[0], 3, self.heads, -1)
+        parts = self.of_nodes(h).reshape(h.shape[0], 3, self.heads, h.shape[1] // self.heads)
         found = h.new_zeros(h.shape, dtype=parts.dtype)
         small, large = graphs.paddings(self.full_up_to)
         for padding, attend in ((small, self._full), (large, self._linear)):
@@ -121,8 +121,10 @@ def random_directions(heads: int, features: int, width: int) -> Tensor:
 
     Orthogonal ones estimate the same expectation with a smaller variance.
     """
-    blocks = [
-        torch.linalg.qr(torch.randn(heads, width, width)).Q.transpose(-1, -2) for _ in range(-(-features // width))
-    ]
+    blocks = []
+    for _ in range(-(-features // width)):
+        Q, R = torch.linalg.qr(torch.randn(heads, width, width))
+        # The signs of QR are not random: a rotation that is uniform needs those of R's diagonal.
+        blocks.append((Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]).transpose(-1, -2))
     lengths = torch.randn(heads, features, width).norm(dim=-1, keepdim=True)
     return torch.cat(blocks, dim=1)[:, :features] * lengths

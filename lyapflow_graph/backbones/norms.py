@@ -5,11 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn.norm import GraphNorm
 
+from lyapflow.projection import at_least_single
+
+
+@final
+class RowNorm(nn.Module):
+    """Layer normalisation that can be differentiated any number of times.
+
+    torch's own is silently wrong from the third derivative on (pytorch/pytorch#175754): its statistics are saved as
+    constants. A field holds the gradient of its energy, so its second derivative is a third one.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.eps = eps
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = at_least_single(x)
+        centred = wide - wide.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        return torch.addcmul(self.bias, centred * torch.rsqrt(variance + self.eps), self.weight).to(x.dtype)
+
+
 _KINDS: dict[str, Callable[[int], nn.Module]] = {
-    "layer": nn.LayerNorm,
+    "layer": RowNorm,
     "graph": GraphNorm,
     "batch": nn.BatchNorm1d,
     "none": lambda channels: nn.Identity(),

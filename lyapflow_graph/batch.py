@@ -178,6 +178,13 @@ class GraphBatch(Systems):
         halves = [chosen.nonzero()[:, 0] for chosen in (small, large)]
         return tuple(Padding.of(index, counts, half) if len(half) else None for half in halves)  # type: ignore[return-value]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphBatch:
+        """A copy for itself: features of edges that were computed by an encoder are data in it, with no way back."""
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        twin.__dict__ = copy.deepcopy({name: _without_history(value) for name, value in self.__dict__.items()}, memo)
+        return twin
+
     def _once(self, name: str, make: Any) -> Any:
         if name not in self._worked_out:
             self._worked_out[name] = make()
@@ -290,6 +297,10 @@ def _checked_batch(batch: Any, num_nodes: int, edge_index: Tensor) -> Tensor:
 def _check_integers(name: str, x: Tensor) -> None:
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f"{name} must hold integers, got {x.dtype}")
+
+
+def _without_history(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _ordinary(x: Tensor) -> Tensor:

@@ -45,9 +45,7 @@ class TangoConv(DynamicsConv):
         num_steps: How many steps are taken.
         step_size: Their size.
         num_layers: Layers of either network, where they are given by name.
-        edge_dim: Features of an edge, None where there are none. They are brought to `channels` by a linear map, once
-            for all steps. It is not part of the field: where gradients come from an adjoint equation
-            (`odeint_adjoint(conv.field(...), ...)`) rather than through the steps, it gets none.
+        edge_dim: Features of an edge, None where there are none.
         norm: "layer", "graph", "batch" or "none", of either network. With "batch" the energy is one of the whole batch
             in training mode, and a warning says so.
         act: The activation in and after the energy's network and in the tangent's.
@@ -107,26 +105,20 @@ class TangoConv(DynamicsConv):
                 raise TypeError("tangent_gnn must be given where energy_gnn is a module: they do not share weights")
             tangent_gnn = energy_gnn
         self.edge_dim = edge_dim
-        # As in a backbone, features of edges that have the width of a node's are taken as they are.
-        self.edge_encoder = None if edge_dim in (None, channels) else nn.Linear(edge_dim, channels)
-        width = None if edge_dim is None else channels
         options: dict[str, Any] = {"norm": norm, "act": act, **(backbone_options or {})}
-        gnn = make_backbone(energy_gnn, channels, num_layers, width, **options)
+        gnn = make_backbone(energy_gnn, channels, num_layers, edge_dim, **options)
         self.energy = GraphEnergy(gnn, act, reduction)
         self.alpha = PooledCoefficient(channels, "sigmoid", pool, act)
         self.tangent: GraphTangent | None = None
         self.beta: PooledCoefficient | None = None
         if ablation != "gradient-flow":
-            gnn = make_backbone(tangent_gnn, channels, num_layers, width, dropout=dropout, **options)
+            gnn = make_backbone(tangent_gnn, channels, num_layers, edge_dim, dropout=dropout, **options)
             self.tangent = GraphTangent(gnn, tangent_act)
             self.beta = PooledCoefficient(channels, "real", pool, act, gain=_BETA_GAIN)
         self.granularity, self.ablation = granularity, ablation
 
     def on(self, graphs: GraphBatch) -> LyapunovField:
-        check_edge_attr(graphs.edge_attr, self.edge_dim)
-        if self.edge_encoder is not None and graphs.edge_attr is not None:
-            encoded = self.edge_encoder(graphs.edge_attr.to(self.edge_encoder.weight.dtype))
-            graphs = graphs.with_edge_attr(encoded)
+        check_edge_attr(graphs.edge_attr, self.edge_dim)  # here, before any work is done
         projection: Literal["system", "row", "none"] = "system" if self.granularity == "graph" else "row"
         return LyapunovField(
             self.energy,

@@ -53,9 +53,7 @@ class CategoricalEncoder(nn.Module):
             limits = x.new_tensor(self.categories)
             if bool(((x < 0) | (x >= limits)).any()):
                 low, high = x.amin(0).tolist(), x.amax(0).tolist()
-                raise ValueError(
-                    f"categories must be below {list(self.categories)}, column by column; got {low}..{high}"
-                )
+                raise ValueError(f"categories must lie below {list(self.categories)}, got {low} to {high}")
         return sum((embed(x[:, i]) for i, embed in enumerate(self.embeddings)), torch.zeros((), device=x.device))
 
     def extra_repr(self) -> str:

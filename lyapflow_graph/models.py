@@ -288,7 +288,7 @@ class Tango(GraphModel):
     def conv(self) -> TangoConv:
         """The flow, where all its steps share their weights."""
         if not isinstance(self.body, TangoConv):
-            raise AttributeError("with share_weights=False every step has a field and an energy of its own: see body")
+            raise RuntimeError("with share_weights=False every step has a field and an energy of its own: see body")
         return self.body
 
     def field(self, data: Any) -> LyapunovField:

@@ -88,17 +88,18 @@ class PlainConv(Layer):
         super().__init__()
         if name not in _KINDS:
             raise ValueError(f"unknown layer {name!r}; known are: {', '.join(_KINDS)}")
-        self.kind = _KINDS[name]
+        kind = _KINDS[name]
         with_edges = ", ".join(other for other, kind in _KINDS.items() if kind.edges != "no")
-        if edges and self.kind.edges == "no":
+        if edges and kind.edges == "no":
             raise ValueError(f"{name!r} cannot use features of edges (edge_dim); these can: gatedgcn, {with_edges}")
-        if not edges and self.kind.edges == "required":
+        if not edges and kind.edges == "required":
             raise ValueError(f"{name!r} needs features of edges: give edge_dim")
-        self.conv = self.kind.make(channels, channels if edges else None, index, act, **options)
+        self.takes_start = kind.takes_start
+        self.conv = kind.make(channels, channels if edges else None, index, act, **options)
 
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
         edges = {} if e is None else {"edge_attr": e}
-        start = (h0,) if self.kind.takes_start else ()
+        start = (h0,) if self.takes_start else ()
         return self.conv(h, *start, graphs.edge_index, **edges), e
 
 

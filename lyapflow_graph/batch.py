@@ -59,7 +59,7 @@ class GraphBatch(Systems):
         if self.batch is None and batch_size not in (None, 1):
             raise ValueError(f"batch_size is {batch_size}, but without batch all nodes belong to one graph")
         self._division: Systems = Single() if self.batch is None else Segments(self.batch, batch_size)
-        if self.batch is not None and not torch.compiler.is_compiling():
+        if self.batch is not None:
             source, target = self.batch[self.edge_index]
             if not torch.equal(source, target):
                 edge = int((source != target).nonzero()[0, 0])
@@ -71,6 +71,7 @@ class GraphBatch(Systems):
         self._worked_out: dict[str, Any] = {}  # shared with copies: all of them have the same structure
 
     @classmethod
+    @torch.compiler.disable
     def of(cls, data: Any) -> GraphBatch:
         """The graphs of a `torch_geometric.data.Data` or `Batch`.
 
@@ -185,6 +186,7 @@ class GraphBatch(Systems):
         twin.__dict__ = copy.deepcopy({name: _without_history(value) for name, value in self.__dict__.items()}, memo)
         return twin
 
+    @torch.compiler.disable
     def _once(self, name: str, make: Any) -> Any:
         if name not in self._worked_out:
             self._worked_out[name] = make()
@@ -237,6 +239,7 @@ class Padding:
         return block.flatten(0, 1)[self.slot]
 
 
+@torch.compiler.disable  # it looks at values
 def check_features(name: str, x: Any, width: int | None, graphs: GraphBatch | None = None) -> None:
     """That `x` is `[num_nodes, width]`, of a floating point type, and finite."""
     if not isinstance(x, Tensor):
@@ -248,7 +251,7 @@ def check_features(name: str, x: Any, width: int | None, graphs: GraphBatch | No
         raise TypeError(f"{name} must be of a floating point type, got {x.dtype}; call {name}.float()")
     if graphs is not None and x.shape[0] != graphs.num_nodes:
         raise ValueError(f"{name} has {x.shape[0]} rows, but the graphs have {graphs.num_nodes} nodes")
-    if not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
+    if not bool(torch.isfinite(x).all()):
         node = int((~torch.isfinite(x)).any(1).nonzero()[0, 0])
         raise ValueError(f"{name} is not finite at node {node}: {x[node].tolist()[:8]}; clean the features first")
 
@@ -263,7 +266,7 @@ def _checked_edges(edge_index: Any, num_nodes: int) -> Tensor:
     _check_integers("edge_index", edge_index)
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
-    if edge_index.numel() and not torch.compiler.is_compiling():
+    if edge_index.numel():
         low, high = (int(end) for end in torch.aminmax(edge_index))
         if low < 0 or high >= num_nodes:
             raise ValueError(f"edge_index must lie in 0..{num_nodes - 1} for {num_nodes} nodes, got {low}..{high}")
@@ -278,7 +281,7 @@ def _checked_features(edge_attr: Any, edge_index: Tensor) -> Tensor:
     if edge_attr.ndim != 2 or edge_attr.shape[0] != edge_index.shape[1]:
         shape = f"[{edge_index.shape[1]}, edge_dim]"
         raise ValueError(f"edge_attr must have shape {shape}, one row for each edge, got {list(edge_attr.shape)}")
-    if not torch.compiler.is_compiling() and not bool(torch.isfinite(edge_attr).all()):
+    if not bool(torch.isfinite(edge_attr).all()):
         raise ValueError("edge_attr is not finite; clean the features first")
     return _ordinary(edge_attr)
 
@@ -305,7 +308,7 @@ def _without_history(value: Any) -> Any:
 
 def _ordinary(x: Tensor) -> Tensor:
     """What was made in inference mode cannot be part of a gradient, which an energy has to take."""
-    if torch.compiler.is_compiling() or not x.is_inference():
+    if not x.is_inference():
         return x
     with torch.inference_mode(False):
         return x.clone()

@@ -86,6 +86,8 @@ class DynamicsConv(nn.Module, ABC):
             num_nodes = _count_nodes(edge_index, batch)
         return self.on(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
 
+    # torch.compile has no double backward, which a step takes: it compiles what is around the flow, not the flow.
+    @torch.compiler.disable
     @outside_inference_mode
     def forward(
         self,
@@ -136,6 +138,7 @@ class DynamicsConv(nn.Module, ABC):
         return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{checkpoint}"
 
 
+@torch.compiler.disable  # the checks look at values
 def as_graphs(
     edge_index: Tensor | GraphBatch,
     num_nodes: int,

@@ -49,12 +49,14 @@ class CategoricalEncoder(nn.Module):
         if x.is_floating_point() or x.ndim != 2 or x.shape[1] != len(self.categories):
             kind = f"{x.dtype} of shape {list(x.shape)}"
             raise ValueError(f"categories must be integers of shape [rows, {len(self.categories)}], got {kind}")
-        if x.numel() and not torch.compiler.is_compiling():
-            limits = x.new_tensor(self.categories)
-            if bool(((x < 0) | (x >= limits)).any()):
-                low, high = x.amin(0).tolist(), x.amax(0).tolist()
-                raise ValueError(f"categories must lie below {list(self.categories)}, got {low} to {high}")
+        self._check(x)
         return sum((embed(x[:, i]) for i, embed in enumerate(self.embeddings)), torch.zeros((), device=x.device))
+
+    @torch.compiler.disable  # it looks at values
+    def _check(self, x: Tensor) -> None:
+        if x.numel() and bool(((x < 0) | (x >= x.new_tensor(self.categories))).any()):
+            low, high = x.amin(0).tolist(), x.amax(0).tolist()
+            raise ValueError(f"categories must lie below {list(self.categories)}, got {low} to {high}")
 
     def extra_repr(self) -> str:
         return f"categories={list(self.categories)}"

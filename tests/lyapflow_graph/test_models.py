@@ -319,6 +319,29 @@ def test_autocast_leaves_the_energy_in_float32(device: torch.device, backbone: s
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch.compile itself
+@pytest.mark.parametrize(
+    "make", [lambda: Tango(5, 8, 2, task="graph", num_steps=2), lambda: GraphNet(5, 8, 2, GatedGCN(8))]
+)
+def test_compiled_models_are_the_same(make: Any) -> None:
+    """In inference and training, for graphs of other sizes; the flow of Tango is left out, as it has to be."""
+    torch.compiler.reset()
+    model, batch = make(), batch_of_rings()
+    compiled = torch.compile(model, backend="aot_eager")
+    wanted = model(batch.x, batch.edge_index, batch=batch.batch)
+    found = compiled(batch.x, batch.edge_index, batch=batch.batch)
+    assert_close(found, wanted, 1e-6)
+    for a, b in zip(
+        *(torch.autograd.grad(out.square().sum(), list(model.parameters())) for out in (found, wanted)), strict=True
+    ):
+        assert_close(a, b, 1e-5)
+    other = ring(7)
+    with torch.no_grad():
+        assert_close(compiled(other.x, other.edge_index), model(other.x, other.edge_index), 1e-6)
+    with pytest.raises(ValueError, match="edge_index must lie in"):
+        compiled(other.x, other.edge_index + 1)
+
+
 # -- wrong input ------------------------------------------------------------------------------------------------------
 
 

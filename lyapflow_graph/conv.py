@@ -30,6 +30,16 @@ class DynamicsConv(nn.Module, ABC):
             `step_size` as the first.
         checkpoint: Whether to compute every step again when gradients flow back, rather than to keep what it recorded:
             the memory of one step instead of all, for one more forward pass.
+
+    >>> import torch
+    >>> from lyapflow import LyapunovField
+    >>> from lyapflow_graph import DirichletEnergy, DynamicsConv
+    >>> class Heat(DynamicsConv):
+    ...     def on(self, graphs):
+    ...         return LyapunovField(DirichletEnergy(systems=graphs))
+    >>> Heat(1, num_steps=100)(torch.tensor([[1.0], [0.0]]), torch.tensor([[0, 1], [1, 0]]))
+    tensor([[0.5000],
+            [0.5000]])
     """
 
     def __init__(

@@ -42,6 +42,14 @@ class GraphModel(nn.Module, ABC):
         act: The activation of the readout.
         dropout: After the encoder and in the readout, in training mode.
         readout_pool: "mean", "sum" or "max" of the nodes of a graph, where the task is "graph".
+
+    >>> import torch
+    >>> from torch_geometric.data import Data
+    >>> from lyapflow_graph import GraphModel, Tango
+    >>> model: GraphModel = Tango(in_channels=5, hidden_channels=8, out_channels=2)
+    >>> h, graphs = model.encode(Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0, 1], [1, 2]])))
+    >>> h.shape, graphs
+    (torch.Size([3, 8]), GraphBatch(graphs=1, nodes=3, edges=2))
     """
 
     def __init__(

@@ -40,6 +40,12 @@ class GraphAttention(nn.Module):
         features: Of linear attention, for each head; by default twice the channels of a head.
         fused: Use torch's fused kernels for full attention. They are faster, but have no second derivative: for the
             tangent of a field, not for its energy.
+
+    >>> import torch
+    >>> from lyapflow_graph import GraphAttention, GraphBatch
+    >>> pairs = GraphBatch(torch.empty(2, 0, dtype=torch.long), 4, batch=torch.tensor([0, 0, 1, 1]))
+    >>> GraphAttention(8, heads=2, attention="linear")(torch.randn(4, 8), pairs).shape
+    torch.Size([4, 8])
     """
 
     def __init__(

@@ -36,6 +36,12 @@ class Backbone(nn.Module, ABC):
         channels: Features of a node, in and out.
         layers: Its layers.
         edge_dim: Features of an edge, None where there are none. They are brought to `channels` by a linear map.
+
+    >>> import torch
+    >>> from lyapflow_graph import Backbone, make_backbone
+    >>> gnn: Backbone = make_backbone("gcnii", 8, num_layers=4)
+    >>> gnn(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 8])
     """
 
     def __init__(self, channels: int, layers: Iterable[Layer], edge_dim: int | None) -> None:

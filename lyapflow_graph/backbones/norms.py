@@ -53,6 +53,11 @@ class Norm(nn.Module):
         name: "layer", each row for itself; "graph", each channel over the rows of a graph; "batch", each channel over
             all rows, which in training mode couples the graphs of a batch; "none".
         channels: Entries of a row.
+
+    >>> import torch
+    >>> from lyapflow_graph import Norm
+    >>> Norm("graph", 1)(torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1]), graphs=2).detach().flatten()
+    tensor([-1.0000,  1.0000,  0.0000])
     """
 
     def __init__(self, name: str, channels: int) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import lyapflow
+import lyapflow_graph
 from lyapflow import symbolic, testing
 
 HEAVY = ("torchdiffeq", "sympy", "hypothesis", "matplotlib", "scipy", "rich", "typer", "torch_geometric", "jaxtyping")
@@ -31,7 +32,7 @@ def test_optional_parts_are_reached_by_name() -> None:
 
 def test_every_public_name_has_an_example() -> None:
     """Which runs as a doctest."""
-    for module in (lyapflow, symbolic, testing):
+    for module in (lyapflow, symbolic, testing, lyapflow_graph):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):

@@ -25,12 +25,13 @@ help: ## list the targets
 	@echo '  PIP_ARGS=...           extra arguments to pip install'
 	@echo '  PYTEST_ARGS="-x -k x"  instead of "$(PYTEST_ARGS)"'
 
-demo: $(VENV)/.stamp-dev ## show solvers, fields, certificates and learned dynamics at work
+demo: $(VENV)/.stamp-dev ## show solvers, fields, certificates, learned dynamics and graphs at work
 	$(PY) -m examples.solvers_demo
 	$(PY) -m lyapflow demo --out demo/certificates
 	$(PY) -m examples.learned_newton --quick
 	$(PY) -m examples.composition --quick
 	$(PY) -m examples.identification --quick
+	$(PY) -m examples.barbell --quick
 
 test: $(VENV)/.stamp-dev ## run the tests and the doctests
 	$(PY) -m pytest $(PYTEST_ARGS)

@@ -28,9 +28,9 @@ STYLE: dict[Any, Any] = {
 }
 # Told apart with any kind of colour vision, and in print.
 PARTS = {"descent": "#1a7f37", "tangential": "#0969da", "combined": "#e16f24"}
-_LINES = ("#0969da", "#e16f24", "#1a7f37", "#8250df", "#bf8700", "#57606a", "#d1242f", "#0a7c86")
+LINES = ("#0969da", "#e16f24", "#1a7f37", "#8250df", "#bf8700", "#57606a", "#d1242f", "#0a7c86")
 _GRID = 161
-_SYSTEMS_SHOWN = 64
+SYSTEMS_SHOWN = 64
 
 
 def draw_certificate(certificate: Certificate, path: Path | None) -> Figure:
@@ -53,11 +53,11 @@ def draw_certificate(certificate: Certificate, path: Path | None) -> Figure:
 def draw_energy(axes: Axes, certificate: Certificate) -> None:
     """The energy of every system over time; steps in which it rose are marked."""
     energy, times = certificate.energy.double().cpu(), certificate.times.cpu()
-    shown = min(energy.shape[1], _SYSTEMS_SHOWN)
+    shown = min(energy.shape[1], SYSTEMS_SHOWN)
     rising = 0
     for s in range(shown):
         values = energy[:, s]
-        axes.plot(times[:, s], values, color=_LINES[s % len(_LINES)], lw=1.2, alpha=0.9 if shown <= 8 else 0.5)
+        axes.plot(times[:, s], values, color=LINES[s % len(LINES)], lw=1.2, alpha=0.9 if shown <= 8 else 0.5)
         if bool(certificate.risen[s]):
             rises = (values.diff() > 0).nonzero().flatten() + 1
             axes.plot(times[rises, s], values[rises], "x", color="#d1242f", markersize=5, zorder=4)
@@ -87,10 +87,10 @@ def draw_landscape(axes: Axes, field: Any, states: Tensor, t: float = 0.0) -> No
     shades = mpl.colormaps["Greys"]([0.05 + 0.3 * i / len(levels) for i in range(len(levels) + 1)])
     axes.contourf(x, y, energy, levels=[-float("inf"), *levels, float("inf")], colors=list(shades))
     axes.contour(x, y, energy, levels=levels, colors="#57606a", linewidths=0.5, alpha=0.6)
-    for way in states.unbind(1)[:_SYSTEMS_SHOWN]:
+    for way in states.unbind(1)[:SYSTEMS_SHOWN]:
         axes.plot(*way.cpu().T, color=PARTS["combined"], lw=0.9, alpha=0.6, zorder=2)
     starts: dict[str, Any] = {"color": "white", "markeredgecolor": "black", "markersize": 5, "linestyle": "none"}
-    axes.plot(*states[0, :_SYSTEMS_SHOWN].cpu().T, "o", zorder=3, label="start", **starts)
+    axes.plot(*states[0, :SYSTEMS_SHOWN].cpu().T, "o", zorder=3, label="start", **starts)
     _draw_parts(axes, field, low, high, states, t)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="$h_1$", ylabel="$h_2$")
     axes.set(title="Energy, and the parts of the field", aspect="equal")

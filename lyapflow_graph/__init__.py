@@ -15,17 +15,34 @@ from .backbones import (
 from .batch import GraphBatch
 from .components import GraphEnergy, GraphTangent, PooledCoefficient
 from .conv import DynamicsConv
+from .diagnostics import (
+    InfluenceOverDistance,
+    dirichlet_energy,
+    effective_resistance,
+    energy_per_step,
+    influence,
+    influence_over_distance,
+    mean_average_distance,
+    spectral_gap,
+)
 from .dirichlet import DirichletEnergy
+from .dynamics import ADGN, DGC, GRAFF, GRAND, PHDGN, SWAN, GraphCON, GraphDynamics, GraphField
 from .encoders import ATOM_FEATURES, BOND_FEATURES, CategoricalEncoder, PositionalEncoder
 from .models import GraphModel, GraphNet, Tango
 from .tango import TangoConv
 
 __all__ = [
+    "ADGN",
     "ATOM_FEATURES",
     "BACKBONES",
     "BOND_FEATURES",
+    "DGC",
     "GPS",
+    "GRAFF",
+    "GRAND",
     "NORMS",
+    "PHDGN",
+    "SWAN",
     "Backbone",
     "CategoricalEncoder",
     "DirichletEnergy",
@@ -33,10 +50,14 @@ __all__ = [
     "GatedGCN",
     "GraphAttention",
     "GraphBatch",
+    "GraphCON",
+    "GraphDynamics",
     "GraphEnergy",
+    "GraphField",
     "GraphModel",
     "GraphNet",
     "GraphTangent",
+    "InfluenceOverDistance",
     "ModuleBackbone",
     "Norm",
     "PooledCoefficient",
@@ -44,5 +65,12 @@ __all__ = [
     "PyGBackbone",
     "Tango",
     "TangoConv",
+    "dirichlet_energy",
+    "effective_resistance",
+    "energy_per_step",
+    "influence",
+    "influence_over_distance",
     "make_backbone",
+    "mean_average_distance",
+    "spectral_gap",
 ]

@@ -122,7 +122,7 @@ class GraphBatch(Systems):
     def with_edge_attr(self, edge_attr: Tensor | None) -> GraphBatch:
         """The same graphs with other features of edges."""
         other = copy.copy(self)
-        other.edge_attr = edge_attr
+        other.edge_attr = None if edge_attr is None else _ordinary(edge_attr)
         return other
 
     @property
@@ -145,6 +145,18 @@ class GraphBatch(Systems):
     def node_counts(self) -> Tensor:
         """`[S]`, how many nodes each graph has."""
         return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
+
+    @property
+    def place_of_node(self) -> Tensor:
+        """`[num_nodes]`, the place of every node among those of its graph."""
+        return self._once("place_of_node", self._places)
+
+    def _places(self) -> Tensor:
+        graph, counts = self.graph_of_node, self.node_counts
+        order = torch.argsort(graph, stable=True)
+        place = torch.empty_like(graph)
+        place[order] = torch.arange(self.num_nodes, device=graph.device) - (counts.cumsum(0) - counts)[graph[order]]
+        return place
 
     def pool(self, x: Tensor, how: Pool) -> Tensor:
         """One row for every graph, of those of its nodes: `[num_nodes, d]` to `[S, d]`; zeros where it has none."""
@@ -174,10 +186,9 @@ class GraphBatch(Systems):
         return self._once(f"paddings {limit}", lambda: self._divide(limit))
 
     def _divide(self, limit: float) -> tuple[Padding | None, Padding | None]:
-        index, counts = self.graph_of_node, self.node_counts
-        small, large = ((counts > 0) & (counts <= limit), counts > limit)
-        halves = [chosen.nonzero()[:, 0] for chosen in (small, large)]
-        return tuple(Padding.of(index, counts, half) if len(half) else None for half in halves)  # type: ignore[return-value]
+        counts = self.node_counts
+        small, large = (chosen.nonzero()[:, 0] for chosen in ((counts > 0) & (counts <= limit), counts > limit))
+        return Padding.of(self, small) if len(small) else None, Padding.of(self, large) if len(large) else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphBatch:
         """A copy for itself: features of edges that were computed by an encoder are data in it, with no way back."""
@@ -189,7 +200,8 @@ class GraphBatch(Systems):
     @torch.compiler.disable
     def _once(self, name: str, make: Any) -> Any:
         if name not in self._worked_out:
-            self._worked_out[name] = make()
+            with torch.inference_mode(False):  # it is kept, and may be part of a gradient later
+                self._worked_out[name] = make()
         return self._worked_out[name]
 
     def __repr__(self) -> str:
@@ -213,20 +225,17 @@ class Padding:
     present: Tensor
 
     @classmethod
-    def of(cls, graph_of_node: Tensor, counts: Tensor, chosen: Tensor) -> Padding:
+    def of(cls, graphs: GraphBatch, chosen: Tensor) -> Padding:
         """For the graphs `chosen`."""
-        everything = len(chosen) == len(counts)
-        row = torch.full_like(counts, -1)
+        row = torch.full_like(graphs.node_counts, -1)
         row[chosen] = torch.arange(len(chosen), device=row.device)
-        row = row[graph_of_node]
-        nodes = None if everything else (row >= 0).nonzero()[:, 0]
-        row = row if nodes is None else row[nodes]
-        sizes = counts[chosen]
-        order = torch.argsort(row, stable=True)
-        rank = torch.empty_like(row)
-        rank[order] = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row[order]]
+        row, place = row[graphs.graph_of_node], graphs.place_of_node
+        nodes = None if len(chosen) == graphs.count else (row >= 0).nonzero()[:, 0]
+        if nodes is not None:
+            row, place = row[nodes], place[nodes]
+        sizes = graphs.node_counts[chosen]
         width = int(sizes.max())
-        return cls(nodes, row * width + rank, torch.arange(width, device=row.device) < sizes[:, None])
+        return cls(nodes, row * width + place, torch.arange(width, device=row.device) < sizes[:, None])
 
     def pad(self, x: Tensor) -> Tensor:
         """`[num_nodes, ...]` to `[graphs, width, ...]`, zeros where there is no node."""

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lyapflow import Flow
 from solvers import Checkpointed, Method, Solution, Stop
-from solvers.term import outside_inference_mode
 
 from .batch import GraphBatch, check_features
 
@@ -93,12 +92,11 @@ class DynamicsConv(nn.Module, ABC):
             batch_size: How many graphs there are, by default as many as `batch` names.
         """
         if num_nodes is None:
-            num_nodes = _count_nodes(edge_index, batch)
+            num_nodes = count_nodes(edge_index, batch)
         return self.on(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
 
     # torch.compile has no double backward, which a step takes: it compiles what is around the flow, not the flow.
     @torch.compiler.disable
-    @outside_inference_mode
     def forward(
         self,
         x: Tensor,
@@ -166,7 +164,8 @@ def as_graphs(
     return edge_index
 
 
-def _count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None) -> int:
+def count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None = None) -> int:
+    """How many nodes there are, where nobody says so."""
     if isinstance(edge_index, GraphBatch):
         return edge_index.num_nodes
     if batch is not None:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from lyapflow import LyapunovField
 from lyapflow.layers import activation_named
 from solvers import Method, Solution
-from solvers.term import outside_inference_mode
 
 from .batch import GraphBatch, Pool, check_features
 from .components import Reduction
@@ -96,7 +95,6 @@ class GraphModel(nn.Module, ABC):
         """Draw all parameters again."""
         reset(self)
 
-    @outside_inference_mode
     def forward(
         self,
         x: Any,
@@ -303,7 +301,6 @@ class Tango(GraphModel):
         """The field that the encoded features follow, on the graphs of a `Data` or `Batch`."""
         return self.conv.on(self.encode(data)[1])
 
-    @outside_inference_mode
     def solve(self, data: Any, *, saveat: Any = None, throw: bool = True, progress: bool = False) -> Solution[Tensor]:
         """The flow of the encoded features on the graphs of a `Data` or `Batch`; see :meth:`DynamicsConv.solve`."""
         h, graphs = self.encode(data)

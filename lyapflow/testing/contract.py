@@ -1,4 +1,4 @@
-"""The contract of a Lyapunov field, as checks that try to break it."""
+"""The contract of a field, with an energy or without, as checks that try to break it."""
 
 from __future__ import annotations
 
@@ -66,15 +66,16 @@ def check_field(
     promises: Iterable[str] | None = None,
     max_examples: int = 25,
 ) -> None:
-    """Try to break everything that a Lyapunov field promises, and raise at the first broken promise.
+    """Try to break everything that a field promises, and raise at the first broken promise.
 
-    The promises, in this order:
+    Of a field without an energy, nothing is asked about energies: "dissipation" and "orthogonality" are left out, and
+    so is the energy's share of the others. The promises, in this order:
 
     - "shapes and types": `field(t, h)` is like h, `energy(t, h)` is `[S]` of its type, and h is left as it is;
     - "function of the state": two calls agree, in training and evaluation mode;
     - "no_grad": values do not depend on whether gradients are recorded, and nothing is recorded where they are not;
       under `torch.inference_mode` it works too;
-    - "precision": float32 agrees with float64 (of modules);
+    - "precision": float32 agrees with float64 (of modules), in the energy, or in the velocity where there is none;
     - "dissipation": dV/dt is not positive in any system, and is what the field says it is;
     - "orthogonality": the tangent of a field with `parts` is orthogonal to the gradient in every system;
     - "independence": no system's velocity or energy depends on another system;
@@ -84,9 +85,10 @@ def check_field(
     - "double backward": second derivatives agree with finite differences.
 
     Args:
-        field: Called as `field(t, h)`, with `energy(t, h) -> [S]` and, unless the state is one system, `systems`.
+        field: Called as `field(t, h)`, with `systems` unless the state is one system, and with `energy(t, h) -> [S]`
+            if it is a Lyapunov field.
         states: A strategy for states, or an example: then states like it are drawn, at many scales.
-        promises: Which ones to check, all by default.
+        promises: Which ones to check, by default all that the field can make.
         max_examples: How many states are tried for each promise.
 
     Raises:
@@ -100,13 +102,11 @@ def check_field(
     >>> check_field(unprojected, torch.randn(3, 2))
     Traceback (most recent call last):
     lyapflow.testing.contract.BrokenPromise: dissipation: ...
+    >>> check_field(lambda t, h: h.sin(), torch.randn(3, 2), max_examples=5)
     """
-    if not callable(getattr(field, "energy", None)):
-        raise TypeError(f"check_field needs a field with energy(t, h) -> [S]; {type(field).__name__} has none")
-    chosen = list(_CHECKS) if promises is None else list(promises)
-    unknown = [name for name in chosen if name not in _CHECKS]
-    if unknown:
-        raise ValueError(f"unknown promise {unknown[0]!r}; known are: {', '.join(_CHECKS)}")
+    if not callable(field):
+        raise TypeError(f"field must be callable as field(t, h), got {type(field).__name__}")
+    chosen = _chosen(field, promises)
     if isinstance(states, Tensor):
         if not states.is_floating_point():
             raise TypeError(f"states must be of a floating point type, got {states.dtype}")
@@ -117,6 +117,20 @@ def check_field(
         raise TypeError(f"states must be a tensor or a strategy of tensors, got {type(states).__name__}")
     for name in chosen:
         _try(field, name, strategy, max_examples)
+
+
+def _chosen(field: Any, promises: Iterable[str] | None) -> list[str]:
+    """The promises to check: those asked for, or all that the field can make."""
+    beyond = () if _has_energy(field) else _OF_ENERGIES
+    if promises is None:
+        return [name for name in _CHECKS if name not in beyond]
+    chosen = list(promises)
+    for name in chosen:
+        if name not in _CHECKS:
+            raise ValueError(f"unknown promise {name!r}; known are: {', '.join(_CHECKS)}")
+        if name in beyond:
+            raise TypeError(f"{name!r} needs a field with energy(t, h) -> [S]; {type(field).__name__} has none")
+    return chosen
 
 
 def _try(field: Any, promise: str, strategy: st.SearchStrategy[Tensor], max_examples: int) -> None:
@@ -150,19 +164,31 @@ def _try(field: Any, promise: str, strategy: st.SearchStrategy[Tensor], max_exam
 
 
 def _finite(field: Any, h: Tensor) -> bool:
-    """Whether the field is finite at a state: far out an energy may overflow, and then there is nothing to check.
+    """Whether the field is finite at a state: far out it may overflow, and then there is nothing to check.
 
     Where it raises, the check will say so.
     """
     try:
         with torch.no_grad():
-            return bool(torch.isfinite(field.energy(_zero(h), h)).all() & torch.isfinite(field(_zero(h), h)).all())
+            return all(bool(torch.isfinite(value).all()) for value in _values(field, h).values())
     except Exception:
         return True
 
 
 def _zero(h: Tensor) -> Tensor:
     return torch.zeros((), dtype=h.dtype, device=h.device)
+
+
+def _has_energy(field: Any) -> bool:
+    return callable(getattr(field, "energy", None))
+
+
+def _values(field: Any, h: Tensor) -> dict[str, Tensor]:
+    """The velocity at a state and, where the field has one, the energy."""
+    values = {"velocity": field(_zero(h), h)}
+    if _has_energy(field):
+        values["energy"] = field.energy(_zero(h), h)
+    return values
 
 
 def _require(good: bool | Tensor, why: str) -> None:
@@ -182,28 +208,27 @@ def _close(found: Tensor, wanted: Tensor, roundings: float, size: Tensor | None 
 def _shapes_and_types(field: Any, h: Tensor, others: _Others) -> None:
     before = h.clone()
     systems = systems_of(field, None).bind(h)
-    velocity, energy = field(_zero(h), h), field.energy(_zero(h), h)
-    for name, value, shape in (("field(t, h)", velocity, h.shape), ("energy(t, h)", energy, (systems.count,))):
-        _require(isinstance(value, Tensor), f"{name} is {type(value).__name__}, not a tensor")
-        _require(value.shape == shape, f"{name} has shape {list(value.shape)}, not {list(shape)}")
-        _require(value.dtype == h.dtype, f"{name} is {value.dtype}, but h is {h.dtype}")
-        _require(value.device == h.device, f"{name} is on {value.device}, but h is on {h.device}")
+    shapes = {"velocity": h.shape, "energy": (systems.count,)}
+    for name, value in _values(field, h).items():
+        shape = shapes[name]
+        _require(isinstance(value, Tensor), f"the {name} is {type(value).__name__}, not a tensor")
+        _require(value.shape == shape, f"the {name} has shape {list(value.shape)}, not {list(shape)}")
+        _require(value.dtype == h.dtype, f"the {name} is {value.dtype}, but h is {h.dtype}")
+        _require(value.device == h.device, f"the {name} is on {value.device}, but h is on {h.device}")
     _require(torch.equal(before, h), "the state was changed in place")
     many = systems.spread(torch.zeros(systems.count, dtype=h.dtype, device=h.device))
     _require(field(many, h).shape == h.shape, f"with a time of shape {list(many.shape)} the result is not like h")
 
 
 def _function_of_the_state(field: Any, h: Tensor, others: _Others) -> None:
-    first, energy = field(_zero(h), h), field.energy(_zero(h), h)
-    _require(torch.equal(first, field(_zero(h), h)), "two calls give two velocities: is there dropout in it?")
-    _require(torch.equal(energy, field.energy(_zero(h), h)), "two calls give two energies: is there dropout in it?")
-    module: Any = field
+    first, second = _values(field, h), _values(field, h)
+    for name in first:
+        _require(torch.equal(first[name], second[name]), f"two calls differ in the {name}: is there dropout in it?")
     if isinstance(field, nn.Module):
         with _mode(field, not field.training):
-            _require(
-                torch.equal(energy, module.energy(_zero(h), h)), "training and evaluation mode differ in the energy"
-            )
-            _require(torch.equal(first, field(_zero(h), h)), "training and evaluation mode differ in the velocity")
+            other = _values(field, h)
+        for name in first:
+            _require(torch.equal(first[name], other[name]), f"training and evaluation mode differ in the {name}")
 
 
 class _mode:  # noqa: N801
@@ -234,21 +259,23 @@ def _no_grad(field: Any, h: Tensor, others: _Others) -> None:
 def _precision(field: Any, h: Tensor, others: _Others) -> None:
     if not isinstance(field, nn.Module):
         return
+    name = "energy" if _has_energy(field) else "velocity"
     results = {}
     for dtype in (torch.float32, torch.float64):
-        twin: Any = copy.deepcopy(field).to(dtype)
-        state = h.to(dtype)
+        twin = copy.deepcopy(field).to(dtype)
         with torch.no_grad():
-            velocity, energy = twin(_zero(state), state), twin.energy(_zero(state), state)
-        _require(velocity.dtype == dtype, f"in {dtype} the velocity is {velocity.dtype}")
-        _require(energy.dtype == dtype, f"in {dtype} the energy is {energy.dtype}")
-        results[dtype] = energy
+            values = _values(twin, h.to(dtype))
+        for part, value in values.items():
+            _require(value.dtype == dtype, f"in {dtype} the {part} is {value.dtype}")
+        results[dtype] = values[name]
+    if name == "velocity":  # where it turns quickly, it does so within the rounding of the state
+        assume(_steady(twin, h.double()))
     assume(bool(torch.isfinite(results[torch.float32]).all()))
     single, double = results[torch.float32].double(), results[torch.float64]
     # Energies may cancel, most of all near a minimum; a hundredth catches a wrong computation all the same.
     largest = double.abs().max() if double.numel() else double.new_ones(())
     scale = torch.maximum(largest, torch.tensor(1e-30, dtype=torch.float64, device=h.device))
-    _require(((single - double).abs() <= 1e-2 * scale).all(), "the energies in float32 and float64 differ")
+    _require(((single - double).abs() <= 1e-2 * scale).all(), f"float32 and float64 differ in the {name}")
 
 
 def _dissipation(field: Any, h: Tensor, others: _Others) -> None:
@@ -271,36 +298,36 @@ def _independence(field: Any, h: Tensor, others: _Others) -> None:
     other = others.draw().detach()
     assume(other.shape == h.shape and _finite(field, other))
     with torch.no_grad():
-        velocity, energy = field(_zero(h), h), field.energy(_zero(h), h)
+        values = _values(field, h)
         for s in {0, systems.count - 1}:
             chosen = torch.zeros(systems.count, dtype=torch.bool, device=h.device)
             chosen[s] = True
-            mine = systems.spread(chosen).expand_as(h)
-            mixed = torch.where(mine, h, other)
-            moved, raised = field(_zero(h), mixed)[mine], field.energy(_zero(h), mixed)[s]
-            why = "changes when another system does"
-            _require(_same(moved, velocity[mine]), f"the velocity of system {s} {why}")
-            _require(_same(raised, energy[s]), f"the energy of system {s} {why}")
+            mine = {"velocity": systems.spread(chosen).expand_as(h), "energy": chosen}
+            mixed = _values(field, torch.where(mine["velocity"], h, other))
+            for name, value in values.items():
+                same = _same(mixed[name][mine[name]], value[mine[name]])
+                _require(same, f"the {name} of system {s} changes when another system does")
             if isinstance(systems, Rows):
-                _alone(field, h, s, velocity, energy)
+                _alone(field, h, s, values)
 
 
 def _same(found: Tensor, wanted: Tensor) -> bool:
     return bool(found.numel() == 0) or _close(found, wanted, ROUNDINGS)
 
 
-def _alone(field: Any, h: Tensor, s: int, velocity: Tensor, energy: Tensor) -> None:
+def _alone(field: Any, h: Tensor, s: int, values: dict[str, Tensor]) -> None:
     row = h[s : s + 1]
     try:
-        moved, raised = field(_zero(h), row), field.energy(_zero(h), row)
+        found = _values(field, row)
     except (RuntimeError, ValueError):
         return  # a field with coefficients of its own for each row cannot be called with one
-    size = velocity[s].abs().max()
+    sizes = {name: value[s].abs().max() for name, value in values.items()}
     if hasattr(field, "parts"):  # the terms may cancel; their rounding does not
         parts = field.parts(_zero(h), row)
-        size = torch.maximum(size, (parts.beta.abs() * parts.direction.abs().max()).max())
-    _require(_close(moved[0], velocity[s], _OTHER_KERNELS, size), f"the velocity of system {s} is another one alone")
-    _require(_close(raised[0], energy[s], _OTHER_KERNELS), f"the energy of system {s} is another one alone")
+        sizes["velocity"] = torch.maximum(sizes["velocity"], (parts.beta.abs() * parts.direction.abs().max()).max())
+    for name, value in values.items():
+        same = _close(found[name][0], value[s], _OTHER_KERNELS, sizes[name])
+        _require(same, f"the {name} of system {s} is another one alone")
 
 
 def _gentle_times(field: Any, h: Tensor, steps: int) -> Tensor:
@@ -329,16 +356,25 @@ def _in_double(field: Any, h: Tensor) -> tuple[Any, Tensor]:
 
 
 def _assume_smooth(field: Any, h: Tensor) -> None:
-    """Leave out where the gradient turns quickly: a field jumps where it is zero, and finite differences mean nothing.
+    """Leave out where finite differences mean nothing: they move by 1e-6, so h is to be neither small nor large."""
+    assume(1e-2 <= float(h.abs().max()) <= 1e2 and _steady(field, h))
 
-    They move by 1e-6, so the state has to be neither small nor large either.
+
+def _steady(field: Any, h: Tensor) -> bool:
+    """Whether the energy's gradient, where there is one, or else the velocity does not turn quickly near a state.
+
+    A Lyapunov field jumps where the gradient is zero.
     """
-    assume(1e-2 <= float(h.abs().max()) <= 1e2)
     systems = systems_of(field, None).bind(h)
     random = torch.Generator().manual_seed(0)
     aside = h + 1e-4 * h.abs().max() * torch.randn(h.shape, generator=random, dtype=h.dtype).to(h.device)
-    here, there = (_gradient(field, state) for state in (h, aside))
-    assume(bool((length(systems, there - here) <= 0.1 * length(systems, here)).all()))
+    here, there = (_gradient(field, state) if _has_energy(field) else _velocity(field, state) for state in (h, aside))
+    return bool((length(systems, there - here) <= 0.1 * length(systems, here)).all())
+
+
+@torch.no_grad()
+def _velocity(field: Any, h: Tensor) -> Tensor:
+    return field(_zero(h), h)
 
 
 def _gradient(field: Any, h: Tensor) -> Tensor:
@@ -442,5 +478,6 @@ _CHECKS: dict[str, Check] = {
     "odeint_adjoint": _odeint_adjoint,
     "double backward": _double_backward,
 }
+_OF_ENERGIES = ("dissipation", "orthogonality")
 PROMISES = tuple(_CHECKS)
 """The names of the promises, in the order in which they are checked."""

@@ -188,18 +188,16 @@ class ModuleBackbone(Backbone):
     """
 
     def __init__(self, module: nn.Module, channels: int, edge_dim: int | None = None) -> None:
-        super().__init__(channels, [_ModuleLayer(module, channels, edge_dim)], None)
+        super().__init__(channels, [_ModuleLayer(module, edge_dim)], None)
         self.edge_dim = edge_dim  # which the module takes as they are
 
 
 @final
 class _ModuleLayer(Layer):
-    def __init__(self, module: nn.Module, channels: int, edge_dim: int | None) -> None:
+    def __init__(self, module: nn.Module, edge_dim: int | None) -> None:
         super().__init__()
-        self.module, self.channels = module, channels
-        named = set(inspect.signature(module.forward).parameters)
-        self.takes = named & {"edge_attr", "batch", "batch_size"}
-        if edge_dim is not None and "edge_attr" not in self.takes:
+        self.module = module
+        if edge_dim is not None and "edge_attr" not in inspect.signature(module.forward).parameters:
             raise ValueError(f"edge_dim is {edge_dim}, but the forward of {type(module).__name__} takes no edge_attr")
 
     def reset_parameters(self) -> None:
@@ -210,10 +208,19 @@ class _ModuleLayer(Layer):
             reset(self.module)
 
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
-        known = {"edge_attr": e, "batch": graphs.graph_of_node, "batch_size": graphs.count}
-        found = self.module(h, graphs.edge_index, **{name: known[name] for name in self.takes})
-        if not isinstance(found, Tensor) or found.shape != (h.shape[0], self.channels):
-            got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            name = type(self.module).__name__
-            raise ValueError(f"{name} must give a tensor of shape [num_nodes, {self.channels}], got {got}")
-        return found, e
+        return call_network(self.module, h, graphs.with_edge_attr(e)), e
+
+
+def call_network(network: nn.Module, x: Tensor, graphs: GraphBatch) -> Tensor:
+    """A network for graphs, as those of PyTorch Geometric, on these graphs.
+
+    Beside `x` and `edge_index` it gets `edge_attr`, `batch` and `batch_size` where its `forward` has arguments of
+    these names.
+    """
+    named = inspect.signature(network.forward).parameters
+    known: dict[str, Any] = {"edge_attr": graphs.edge_attr, "batch": graphs.graph_of_node, "batch_size": graphs.count}
+    found = network(x, graphs.edge_index, **{name: value for name, value in known.items() if name in named})
+    if not isinstance(found, Tensor) or found.shape != x.shape:
+        got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"{type(network).__name__} must give a tensor of shape {list(x.shape)}, got {got}")
+    return found

@@ -250,6 +250,54 @@ def test_every_broken_field_is_caught(kind: type[Honest]) -> None:
     assert "at h = tensor(" in str(caught.value)
 
 
+class SinglePrecisionVelocity(Honest):
+    def forward(self, t: Any, h: Tensor) -> Tensor:
+        return super().forward(t, h).float()
+
+
+class LosesDigits(Honest):
+    """Right in float64; in float32 the state is rounded to multiples of 1/16."""
+
+    def forward(self, t: Any, h: Tensor) -> Tensor:
+        return super().forward(t, (h + 1e6) - 1e6)
+
+
+BROKEN_WITHOUT_ENERGY = {
+    **{kind: BROKEN[kind] for kind in (WrongType, InPlace, NumbersForTimes, Dropout, Recording, OtherWithoutGrad)},
+    SinglePrecisionVelocity: "precision",
+    LosesDigits: "precision",
+    **{kind: BROKEN[kind] for kind in (Mixing, RowsOnly, BreaksUnderSolvers, Detached, ModeInGradient)},
+    **{kind: BROKEN[kind] for kind in (NoParametersWithoutState, BreaksUnderAdjoint, WrongSecondDerivative)},
+}
+
+
+def without_energy(kind: type[Honest]) -> Any:
+    return type(kind.__name__, (kind,), {"energy": None})()
+
+
+def test_an_honest_field_without_an_energy_passes() -> None:
+    check_field(without_energy(Honest), torch.randn(3, 2), max_examples=10)
+    check_field(without_energy(Climbing), torch.randn(3, 2), max_examples=10)  # there is nothing that it climbs
+    check_field(lambda t, h: h.sin(), torch.randn(3, 2), max_examples=10)
+
+
+@pytest.mark.parametrize("kind", list(BROKEN_WITHOUT_ENERGY), ids=lambda kind: kind.__name__)
+def test_every_broken_field_without_an_energy_is_caught(kind: type[Honest]) -> None:
+    with pytest.raises(BrokenPromise) as caught:
+        check_field(without_energy(kind), torch.randn(3, 2), max_examples=15)
+    assert caught.value.promise == BROKEN_WITHOUT_ENERGY[kind]
+
+
+def test_every_promise_but_those_of_energies_has_a_field_without_one_that_breaks_it() -> None:
+    assert set(BROKEN_WITHOUT_ENERGY.values()) == set(PROMISES) - {"dissipation", "orthogonality"}
+
+
+@pytest.mark.parametrize("promise", ["dissipation", "orthogonality"])
+def test_promises_of_energies_cannot_be_asked_of_a_field_without_one(promise: str) -> None:
+    with pytest.raises(TypeError, match=rf"'{promise}' needs a field with energy\(t, h\) -> \[S\]; Honest has none"):
+        check_field(without_energy(Honest), torch.ones(3, 2), promises=["no_grad", promise])
+
+
 def test_tangents_that_are_not_orthogonal_are_caught() -> None:
     class Leaning(nn.Module):
         systems = Rows()
@@ -296,8 +344,8 @@ def test_single_promises_and_wrong_arguments() -> None:
     check_field(Climbing(), torch.ones(3, 2), promises=["no_grad"])
     with pytest.raises(ValueError, match="unknown promise 'speed'; known are: shapes and types"):
         check_field(Honest(), torch.ones(3, 2), promises=["speed"])
-    with pytest.raises(TypeError, match="needs a field with energy"):
-        check_field(torch.neg, torch.ones(3, 2))
+    with pytest.raises(TypeError, match=r"field must be callable as field\(t, h\), got Tensor"):
+        check_field(torch.ones(2), torch.ones(3, 2))
     with pytest.raises(TypeError, match="states must be a tensor or a strategy of tensors, got tuple"):
         check_field(Honest(), (3, 2))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"floating point type, got torch\.int64"):

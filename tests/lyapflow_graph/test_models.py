@@ -137,6 +137,19 @@ def test_the_sign_of_an_eigenvector_is_not_learned() -> None:
     assert torch.equal(walk(values, graphs), walk(values, graphs))
 
 
+@pytest.mark.parametrize("backbone", ["gatedgcn", "gps", "gat", "pna"])
+def test_inference_mode(backbone: str) -> None:
+    """With everything made inside of it; an energy takes its gradient all the same."""
+    torch.manual_seed(0)
+    batch = Batch.from_data_list([molecule(6), molecule(9)])
+    model = Tango(ATOM_FEATURES, 8, 2, backbone, edge_dim=BOND_FEATURES, task="graph", num_steps=2)
+    wanted = model(batch).detach()
+    with torch.inference_mode():
+        inside = batch.clone()
+        assert inside.x.is_inference()
+        assert_close(model(inside).clone(), wanted, 1e-5)
+
+
 def test_any_method_takes_the_place_of_euler() -> None:
     batch = batch_of_rings()
     model = Tango(5, 8, 2, method="armijo_euler", num_steps=3, step_size=1.0)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import solvers.adjoint
 from lyapflow import certify, newton_split, odeint
 from lyapflow.inspection import ROUNDINGS, length
 from lyapflow.testing import check_field
@@ -240,6 +241,19 @@ def test_checkpoints_change_memory_and_nothing_else() -> None:
         assert torch.equal(a, b)
     assert few < run(False, 8)[1] / 5
     assert run(True, 32)[1] - few < 24 * 3 * h.numel() * 8  # no more than a few states a step
+
+
+def test_every_step_is_a_segment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no more than one of them is computed again at a time."""
+    segments = []
+    once = solvers.adjoint.checkpoint
+    monkeypatch.setattr(solvers.adjoint, "checkpoint", lambda *a, **k: segments.append(1) or once(*a, **k))
+    conv = layer(checkpoint=True, num_steps=6)
+    conv(features(example()), example())
+    assert len(segments) == 6
+    with torch.no_grad():
+        conv(features(example()), example())
+    assert len(segments) == 6  # there is nothing to save where nothing is recorded
 
 
 def test_representation_and_reset() -> None:

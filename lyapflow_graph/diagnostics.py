@@ -234,6 +234,12 @@ class InfluenceOverDistance:
         mean: `[S, D + 1]`, the mean influence at distances 0 to D, the largest in the batch; nan without such a pair.
         pairs: `[S, D + 1]`, how many pairs there are.
         unreachable: `[S]`, the mean influence between nodes that no path connects; nan without such a pair.
+
+    >>> import torch
+    >>> from lyapflow_graph import influence_over_distance
+    >>> found = influence_over_distance(torch.tanh, torch.zeros(2, 1), torch.tensor([[0], [1]]))
+    >>> found.mean, found.pairs, found.unreachable
+    (tensor([[1., 0.]]), tensor([[2, 1]]), tensor([0.]))
     """
 
     mean: Tensor

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from lyapflow import LyapunovField
 from lyapflow.layers import activation_named
-from solvers import Method, Solution
+from solvers import Solution
 
 from .batch import GraphBatch, Pool, check_features
-from .components import Reduction
 from .conv import as_graphs, reset
 from .encoders import CategoricalEncoder, PositionalEncoder
-from .tango import Ablation, TangoConv
+from .tango import TangoConv
 
 Task = Literal["node", "graph"]
 Encodings = Mapping[str, Tensor]
@@ -232,8 +231,9 @@ class Tango(GraphModel):
             one step says nothing about the next, and the flow as a whole has none: no certificate, no `field`.
         dropout: After the encoder, in the network of the tangent, and in the readout; not in the energy.
         readout_pool: "mean", "sum" or "max" of the nodes of a graph, where the task is "graph".
-        num_layers, norm, act, tangent_act, reduction, pool, granularity, ablation, method, checkpoint,
-            backbone_options: Of the flow, see :class:`TangoConv`.
+        act: The activation of the flow and of the readout.
+        flow: Any other argument of :class:`TangoConv`: `num_layers`, `norm`, `tangent_act`, `reduction`, `pool`,
+            `granularity`, `ablation`, `method`, `checkpoint`, `backbone_options`.
 
     >>> import torch
     >>> from torch_geometric.data import Batch, Data
@@ -259,33 +259,21 @@ class Tango(GraphModel):
         num_steps: int = 8,
         step_size: float = 0.1,
         *,
-        num_layers: int = 1,
         edge_dim: int | Sequence[int] | None = None,
         pe: Mapping[str, int] | None = None,
         share_weights: bool = True,
-        norm: str = "layer",
         act: str = "silu",
-        tangent_act: str = "identity",
         dropout: float = 0.0,
         readout_pool: Pool = "mean",
-        reduction: Reduction = "sum",
-        pool: Literal["mean", "sum"] = "mean",
-        granularity: Literal["graph", "node"] = "graph",
-        ablation: Ablation | None = None,
-        method: str | Method = "euler",
-        checkpoint: bool = False,
-        backbone_options: Mapping[str, Any] | None = None,
+        **flow: Any,
     ) -> None:
-        def flow(steps: int) -> TangoConv:
-            return TangoConv(
-                hidden_channels, backbone, num_steps=steps, step_size=step_size, num_layers=num_layers,
-                edge_dim=edge_dim if edge_dim is None or isinstance(edge_dim, int) else hidden_channels,
-                norm=norm, act=act, tangent_act=tangent_act, dropout=dropout, reduction=reduction, pool=pool,
-                granularity=granularity, ablation=ablation, method=method, checkpoint=checkpoint,
-                backbone_options=backbone_options,
-            )  # fmt: skip
+        width = edge_dim if edge_dim is None or isinstance(edge_dim, int) else hidden_channels
+        flow |= {"step_size": step_size, "edge_dim": width, "act": act, "dropout": dropout}
 
-        body: nn.Module = flow(num_steps) if share_weights else Chain(flow(1) for _ in range(num_steps))
+        def of(steps: int) -> TangoConv:
+            return TangoConv(hidden_channels, backbone, num_steps=steps, **flow)
+
+        body: nn.Module = of(num_steps) if share_weights else Chain(of(1) for _ in range(num_steps))
         super().__init__(
             in_channels, hidden_channels, out_channels, body, task, edge_dim, pe, act, dropout, readout_pool
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 from typing import Any
 
@@ -86,6 +87,32 @@ def test_every_backbone_learns(name: str) -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("width", "steps"),
+    [
+        (8, 3),
+        pytest.param(64, 20, marks=pytest.mark.skipif(
+            os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes 15 GB and ten minutes: profile thorough"
+        )),
+    ],
+)  # fmt: skip
+def test_a_graph_of_fifty_thousand_nodes_trains_with_the_defaults(width: int, steps: int) -> None:
+    torch.manual_seed(0)
+    nodes = 50_000
+    x, edge_index, target = torch.randn(nodes, 16), torch.randint(0, nodes, (2, 300_000)), torch.randint(0, 5, (nodes,))
+    model = Tango(16, width, 5)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x, edge_index), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
 def test_molecules_are_encoded_by_embedding() -> None:
@@ -400,3 +427,5 @@ def test_wrong_settings_are_named() -> None:
         Tango(5, 8, 2, readout_pool="last")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown backbone"):
         Tango(5, 8, 2, backbone="mlp")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
+        Tango(5, 8, 2, layers=3)

@@ -18,6 +18,7 @@ with jaxtyping.install_import_hook(["solvers", "lyapflow", "lyapflow_graph"], "t
     import lyapflow_graph
 
 import torch
+torch.set_num_threads(1)
 from torch_geometric.data import Batch, Data
 from lyapflow_graph import *
 
@@ -42,6 +43,11 @@ for ablation in ("non-energy", "non-tangent", "gradient-flow"):
 Tango(5, 8, 2, share_weights=False, num_steps=2)(path.x, edge_index)
 CategoricalEncoder(ATOM_FEATURES, 4)(torch.zeros(2, 9, dtype=torch.long))
 DirichletEnergy(systems=GraphBatch.of(batch))(batch.x)
+for dynamics in (ADGN(5), DGC(5), GRAFF(5), GRAND(5), PHDGN(5), SWAN(5), GraphCON(5)):
+    dynamics(batch.x, batch.edge_index, batch=batch.batch)
+    influence_over_distance(lambda x: dynamics(x, edge_index), path.x, edge_index)
+dirichlet_energy(path.x, edge_index), mean_average_distance(path.x, edge_index), spectral_gap(edge_index)
+effective_resistance(edge_index), energy_per_step(GRAFF(5), path.x, edge_index)
 
 try:
     TangoConv("many")

@@ -255,6 +255,9 @@ def gmres(
     return x, converged
 
 
+_LEFT = 16  # roundings that may be left of a vector that is orthogonalised
+
+
 def _arnoldi(
     operator: Operator,
     residual: Tensor,
@@ -272,6 +275,7 @@ def _arnoldi(
     rotations: list[tuple[Tensor, Tensor]] = []
     for j in range(krylov):
         vector = operator(basis[j])
+        size = _norm(systems, vector)
         column = []
         for known in basis:
             overlap = systems.inner(vector, known)
@@ -281,7 +285,8 @@ def _arnoldi(
         for i, (cos, sin) in enumerate(rotations):
             column[i], column[i + 1] = cos * column[i] + sin * column[i + 1], cos * column[i + 1] - sin * column[i]
         radius = torch.sqrt(column[j] ** 2 + below**2)
-        live = active & torch.isfinite(radius) & (radius > 0)
+        # Where nothing but rounding is left, the operator is singular on the basis, and no step is to be trusted.
+        live = active & torch.isfinite(radius) & (radius > _LEFT * torch.finfo(radius.dtype).eps * size)
         cos = torch.where(live, column[j] / torch.where(live, radius, 1.0), 1.0)
         sin = torch.where(live, below / torch.where(live, radius, 1.0), 0.0)
         rotations.append((cos, sin))

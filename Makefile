@@ -72,7 +72,7 @@ $(VENV)/.stamp-torch: constraints.txt
 	@touch $@
 
 # setuptools is installed by now, at its pinned version, so the build needs no environment of its own.
-$(VENV)/.stamp-dev: $(VENV)/.stamp-torch pyproject.toml
+$(VENV)/.stamp-dev: $(VENV)/.stamp-torch pyproject.toml setup.py $(wildcard lyapflow_graph/kernels/*.[ch])
 	@echo 'Installing lyapflow[$(EXTRAS)] in $(VENV) (once)'
 	@$(PIP_INSTALL) --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@

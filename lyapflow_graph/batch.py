@@ -12,6 +12,8 @@ from torch import Tensor
 from solvers import Segments, Single, Systems
 from solvers._typing import PerSystem
 
+from .kernels.adjacency import pack
+
 Pool = Literal["sum", "mean", "max"]
 
 
@@ -145,6 +147,11 @@ class GraphBatch(Systems):
     def node_counts(self) -> Tensor:
         """`[S]`, how many nodes each graph has."""
         return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
+
+    @property
+    def packed_edges(self) -> Tensor:
+        """The edges by target and by source, as :func:`gated_sums` takes them."""
+        return self._once("packed_edges", lambda: pack(self.edge_index, self.num_nodes))
 
     @property
     def place_of_node(self) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import final
 
-import torch
 from torch import Tensor, nn
 
 from lyapflow.layers import activation_named
-from lyapflow.projection import at_least_single
 
 from ..batch import GraphBatch
+from ..kernels import gated_sums
 from .base import Backbone, Layer, check_settings
 from .norms import Norm
 
@@ -25,7 +24,8 @@ class GatedGCNLayer(Layer):
         self, channels: int, edges: bool, updates_edges: bool, norm: str, act: str, dropout: float, residual: bool
     ) -> None:
         super().__init__()
-        self.of_nodes = nn.Linear(channels, 4 * channels)  # D, E, A and B side by side: one product instead of four
+        # E, B, D and A side by side: one product instead of four. E and B are read together, at the source of an edge.
+        self.of_nodes = nn.Linear(channels, 4 * channels)
         self.of_edges = nn.Linear(channels, channels) if edges else None
         self.norm = Norm(norm, channels)
         self.edge_norm = Norm(norm, channels) if edges and updates_edges else None
@@ -34,30 +34,16 @@ class GatedGCNLayer(Layer):
         self.residual = residual
 
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
-        to_target, to_source, own, value = self.of_nodes(h).chunk(4, dim=1)
-        source, target = graphs.edge_index
-        z = to_target[target] + to_source[source]
-        if e is not None and self.of_edges is not None:
-            z = z + self.of_edges(e)
-        total, weight = gated_sums(z, value, graphs)
+        to_source, value, to_target, own = self.of_nodes(h).chunk(4, dim=1)
+        of_edges = None if e is None or self.of_edges is None else self.of_edges(e)
+        total, weight = gated_sums(to_target, to_source, value, of_edges, graphs.packed_edges)
         u = own + total / (weight + _CLOSED)
         change = self.dropout(self.act(self.norm(u, graphs.graph_of_node, graphs.count)))
         if e is not None and self.edge_norm is not None:
+            source, target = graphs.edge_index
+            z = to_target[target] + to_source[source] + of_edges
             e = e + self.dropout(self.act(self.edge_norm(z, graphs.graph_of_edge, graphs.count)))
         return (h + change if self.residual else change), e
-
-
-def gated_sums(z: Tensor, value: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor]:
-    """Over the edges into every node, the sums of `sigmoid(z) * value` at their sources, and of `sigmoid(z)`.
-
-    In half precision a sum over many neighbours would lose the last of them, so it is taken in float32.
-    """
-    source, target = graphs.edge_index
-    gate = torch.sigmoid(at_least_single(z))
-    flowing = gate * at_least_single(value)[source]
-    nothing = gate.new_zeros(value.shape)
-    sums = (nothing.index_add(0, target, flowing), nothing.index_add(0, target, gate))
-    return sums[0].to(value.dtype), sums[1].to(value.dtype)
 
 
 @final

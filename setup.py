@@ -11,8 +11,8 @@ setup(
     ext_modules=[
         Extension(
             "lyapflow_graph.kernels._cpu",
-            sources=["lyapflow_graph/kernels/gated.c"],
-            depends=["lyapflow_graph/kernels/gated_real.h"],
+            sources=["lyapflow_graph/kernels/cpu.c"],
+            depends=["lyapflow_graph/kernels/gated_real.h", "lyapflow_graph/kernels/update_real.h"],
             extra_compile_args=FLAGS,
             extra_link_args=[flag for flag in FLAGS if flag == "-fopenmp"],
             py_limited_api=True,

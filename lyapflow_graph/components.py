@@ -16,6 +16,7 @@ from solvers._typing import PerSystem
 from .backbones import Backbone, GraphAttention
 from .batch import Pool
 from .dirichlet import graphs_of
+from .kernels import with_kernels
 
 Reduction = Literal["sum", "mean"]
 
@@ -53,8 +54,8 @@ class GraphEnergy(Energy):
             raise ValueError(f'reduction must be "sum" or "mean", got {reduction!r}')
         _check_fit_for_energy(gnn)
         self.gnn = gnn
-        self.act = activation_named(act)
-        self.head = MLP(gnn.channels, gnn.channels, 1, act)
+        self.act = with_kernels(activation_named(act))
+        self.head = with_kernels(MLP(gnn.channels, gnn.channels, 1, act))
         self.reduction: Reduction = reduction
 
     def forward(self, h: Tensor) -> PerSystem:
@@ -108,7 +109,7 @@ class GraphTangent(Tangent):
     def __init__(self, gnn: Backbone, act: str = "identity", systems: Systems | None = None) -> None:
         super().__init__(systems)
         self.gnn = gnn
-        self.act = activation_named(act)
+        self.act = with_kernels(activation_named(act))
 
     def forward(self, h: Tensor) -> Tensor:
         return self.act(self.gnn(h, graphs_of(self)))

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from lyapflow.layers import activation_named
 
 from ..batch import GraphBatch
-from ..kernels import gated_sums
+from ..kernels import gated_sums, gated_update
+from ..kernels.gated import CLOSED
 from .base import Backbone, Layer, check_settings
-from .norms import Norm
-
-_CLOSED = 1e-6  # keeps the shares finite where all gates of a node are closed
+from .norms import Norm, RowNorm
 
 
 @final
@@ -37,13 +36,19 @@ class GatedGCNLayer(Layer):
         to_source, value, to_target, own = self.of_nodes(h).chunk(4, dim=1)
         of_edges = None if e is None or self.of_edges is None else self.of_edges(e)
         total, weight = gated_sums(to_target, to_source, value, of_edges, graphs.packed_edges)
-        u = own + total / (weight + _CLOSED)
-        change = self.dropout(self.act(self.norm(u, graphs.graph_of_node, graphs.count)))
+        change = self.dropout(self._update(own, total, weight, graphs))
         if e is not None and self.edge_norm is not None:
             source, target = graphs.edge_index
             z = to_target[target] + to_source[source] + of_edges
             e = e + self.dropout(self.act(self.edge_norm(z, graphs.graph_of_edge, graphs.count)))
         return (h + change if self.residual else change), e
+
+    def _update(self, own: Tensor, total: Tensor, weight: Tensor, graphs: GraphBatch) -> Tensor:
+        norm = self.norm.module
+        if isinstance(norm, RowNorm) and isinstance(self.act, nn.SiLU) and own.dtype == norm.weight.dtype:
+            return gated_update(own, total, weight, norm.weight, norm.bias)
+        u = own + total / (weight + CLOSED)
+        return self.act(self.norm(u, graphs.graph_of_node, graphs.count))
 
 
 @final

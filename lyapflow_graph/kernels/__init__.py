@@ -1,5 +1,5 @@
-"""Sums over neighbours that cost no more than they have to."""
+"""The work of a gated layer, and its derivatives, at no more than they have to cost."""
 
-from .gated import gated_backend, gated_sums
+from .gated import SiLU, gated_sums, gated_update, kernel_backend, silu, with_kernels
 
-__all__ = ["gated_backend", "gated_sums"]
+__all__ = ["SiLU", "gated_sums", "gated_update", "kernel_backend", "silu", "with_kernels"]

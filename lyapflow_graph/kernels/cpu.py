@@ -1,4 +1,4 @@
-"""Gated sums on the CPU, compiled: see gated.c."""
+"""The kernels of cpu.c on tensors."""
 
 from __future__ import annotations
 
@@ -7,70 +7,125 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .operators import Kernels
+
 try:
     from . import _cpu  # type: ignore[attr-defined]
 except ImportError:  # there was no compiler when the package was installed
     _cpu = None
 
-available = _cpu is not None
+available: bool = _cpu is not None
 
-_FORWARD, _BACKWARD_ROWS, _BACKWARD_COLUMNS, _DOUBLE_ROWS, _DOUBLE_COLUMNS = range(5)
-_WORK_OF_A_THREAD = 2**15  # gates; with fewer it takes longer to start a thread than to compute them
+# In the order of the enumeration in cpu.c.
+(
+    _GATED_VALUE, _GATED_ROWS, _GATED_COLUMNS, _GATED_DOUBLE_ROWS, _GATED_DOUBLE_COLUMNS,
+    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE,
+) = range(11)  # fmt: skip
+_BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS)
+_WORK_OF_A_THREAD = 2**15  # entries; with fewer it takes longer to start a thread than to compute them
 
 
-def forward(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
+def fits(x: Tensor) -> bool:
+    """Whether there is a kernel for such a tensor."""
+    return available and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+def _gated_value(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, ...]:
     num, den = _like(k), _like(k)
-    _run(_FORWARD, edges, k, q, v, c, num, den)
+    _launch(_GATED_VALUE, edges, k, q, v, c, num, den)
     return num, den
 
 
-def backward(
-    k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, gn: Tensor, gd: Tensor, edges: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _gated_backward(
+    k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor, gn: Tensor, gd: Tensor
+) -> tuple[Tensor | None, ...]:
     dk, dq, dv = _like(k), _like(k), _like(k)
     dc = None if c is None else _like(c)
     given = k, q, v, c, gn, gd
-    _run(_BACKWARD_ROWS, edges, *given, dk, dc)
-    _run(_BACKWARD_COLUMNS, edges, *given, dq, dv)
+    _launch(_GATED_ROWS, edges, *given, dk, dc)
+    _launch(_GATED_COLUMNS, edges, *given, dq, dv)
     return dk, dq, dv, dc
 
 
-def double_backward(
-    k: Tensor,
-    q: Tensor,
-    v: Tensor,
-    c: Tensor | None,
-    gn: Tensor,
-    gd: Tensor,
-    lk: Tensor,
-    lq: Tensor,
-    lv: Tensor,
-    lc: Tensor | None,
-    edges: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+def _gated_double_backward(
+    k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor, gn: Tensor, gd: Tensor, *cotangents: Tensor | None
+) -> tuple[Tensor | None, ...]:
     dgn, dgd, dk, dq, dv = (_like(k) for _ in range(5))
     dc = None if c is None else _like(c)
-    given = k, q, v, c, gn, gd, lk, lq, lv, lc
-    _run(_DOUBLE_ROWS, edges, *given, dgn, dgd, dk, dc)
-    _run(_DOUBLE_COLUMNS, edges, *given, dq, dv)
+    lk, lq, lv = (_or_zeros(cotangent, k) for cotangent in cotangents[:3])
+    given = k, q, v, c, gn, gd, lk, lq, lv, cotangents[3]
+    _launch(_GATED_DOUBLE_ROWS, edges, *given, dgn, dgd, dk, dc)
+    _launch(_GATED_DOUBLE_COLUMNS, edges, *given, dq, dv)
     return dgn, dgd, dk, dq, dv, dc
+
+
+def _update_value(*given: Tensor) -> tuple[Tensor, ...]:
+    y = _like(given[0])
+    _launch(_UPDATE_VALUE, None, *given, y)
+    return (y,)
+
+
+def _update_backward(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor) -> Any:
+    found = [_like(own), _like(own), _like(own), _like(weight), _like(bias)]
+    _launch(_UPDATE_BACKWARD, None, own, num, den, weight, bias, gy, *found)
+    return found
+
+
+def _update_double_backward(
+    own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, *cotangents: Tensor | None
+) -> Any:
+    along = [_or_zeros(given, x) for given, x in zip(cotangents, (own, own, own, weight, bias), strict=True)]
+    found = [_like(own), _like(own), _like(own), _like(own), _like(weight), _like(bias)]
+    _launch(_UPDATE_DOUBLE, None, own, num, den, weight, bias, gy, *along, *found)
+    return found
+
+
+def _silu_value(x: Tensor) -> tuple[Tensor, ...]:
+    return _flat(_SILU_VALUE, x, 1)
+
+
+def _silu_backward(x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    return _flat(_SILU_BACKWARD, x, 1, g)
+
+
+def _silu_double_backward(x: Tensor, g: Tensor, cotangent: Tensor | None) -> tuple[Tensor, ...]:
+    return _flat(_SILU_DOUBLE, x, 2, g, _or_zeros(cotangent, x))
+
+
+GATED: Kernels = Kernels(_gated_value, _gated_backward, _gated_double_backward)
+UPDATE: Kernels = Kernels(_update_value, _update_backward, _update_double_backward)
+SILU: Kernels = Kernels(_silu_value, _silu_backward, _silu_double_backward)
 
 
 def _like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype)
 
 
-def _run(kernel: int, edges: Tensor, *tensors: Tensor | None) -> None:
+def _or_zeros(x: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros(like.shape, dtype=like.dtype) if x is None else x
+
+
+def _flat(kernel: int, x: Tensor, outputs: int, *others: Tensor) -> tuple[Tensor, ...]:
+    """An elementwise kernel."""
+    found = tuple(torch.empty(x.shape, dtype=x.dtype) for _ in range(outputs))
+    rows = [y.contiguous().view(-1, x.shape[-1] if x.ndim else 1) if y.numel() else y.view(0, 1) for y in (x, *others)]
+    _launch(kernel, None, *rows, *(y.view(rows[0].shape) for y in found))
+    return found
+
+
+def _launch(kernel: int, edges: Tensor | None, *tensors: Tensor | None) -> None:
     # A kernel takes rows wherever they lie, but the entries of a row must be neighbours.
-    kept = [x if x is None or x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous() for x in tensors]
+    kept = [x if x is None or x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors]
     first: Any = kept[0]
-    nodes, channels = first.shape
-    count = (len(edges) - 2 * (nodes + 1)) // 4
-    threads = max(1, min(torch.get_num_threads(), count * channels // _WORK_OF_A_THREAD))
-    start = edges.data_ptr()
-    if kernel in (_BACKWARD_COLUMNS, _DOUBLE_COLUMNS):  # the second order: see adjacency.pack
-        start += edges.element_size() * (nodes + 1 + 2 * count)
-    numbers = [kernel, int(first.dtype == torch.float64), threads, nodes, channels, count, start]
+    rows, channels = first.shape
+    count, start, work = 0, 0, rows
+    if edges is not None:
+        count = work = (len(edges) - 2 * (rows + 1)) // 4
+        start = edges.data_ptr()
+        if kernel in _BY_SOURCE:  # the second order: see adjacency.pack
+            start += edges.element_size() * (rows + 1 + 2 * count)
+    threads = max(1, min(torch.get_num_threads(), work * channels // _WORK_OF_A_THREAD))
+    numbers = [kernel, int(first.dtype == torch.float64), threads, rows, channels, count, start]
     for x in kept:
         numbers += (0, 0) if x is None else (x.data_ptr(), x.stride(0))
-    _cpu.gated(*numbers)
+    _cpu.launch(*numbers)

@@ -1,41 +1,39 @@
-"""Gated sums over neighbours as an operator of torch, differentiable any number of times.
-
-`lyapflow::gated_sums`, its backward and its double backward are operators of their own, so that `torch.compile` sees
-them whole; each has a backend for the device at hand. A third derivative goes through the reference.
-"""
+"""The operators of a gated layer: sums over neighbours, and what a node makes of its sums."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from . import cpu, reference
+from . import cpu
 from .adjacency import ends
+from .operators import Operator
 
-Backend = Literal["auto", "reference", "cpu"]
+Backend = Literal["auto", "reference"]
+CLOSED = 1e-6  # keeps the shares finite where all gates of a node are closed
+EPSILON = 1e-5  # of the normalisation
 _chosen: Backend = "auto"
 
 
 @contextlib.contextmanager
-def gated_backend(name: Backend) -> Iterator[None]:
-    """Choose who computes gated sums, for a while; by default the fastest that there is for a device.
+def kernel_backend(name: Backend) -> Iterator[None]:
+    """Choose who computes the operators of this package, for a while.
 
     Args:
-        name: "auto"; "reference", in plain torch, for any device and type; "cpu", compiled.
+        name: "auto" for the kernels of a device where there are some; "reference" for plain torch, on any device.
 
-    >>> from lyapflow_graph.kernels import gated_backend
-    >>> with gated_backend("reference"):
+    >>> from lyapflow_graph.kernels import kernel_backend
+    >>> with kernel_backend("reference"):
     ...     pass
     """
     global _chosen
     if name not in get_args(Backend):
-        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {name!r}")
-    if name == "cpu" and not cpu.available:
-        raise RuntimeError("there is no compiled backend: the package was installed where there was no C compiler")
+        raise ValueError(f"the backend must be one of {', '.join(get_args(Backend))}, got {name!r}")
     before, _chosen = _chosen, name
     try:
         yield
@@ -74,147 +72,84 @@ def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor)
         # A sum over many neighbours would lose the last of them.
         wide = gated_sums(k.float(), q.float(), v.float(), None if c is None else c.float(), edges)
         return wide[0].to(v.dtype), wide[1].to(v.dtype)
-    if torch._C._are_functorch_transforms_active():
-        return reference.forward(k, q, v, c, *ends(edges, len(k)))  # operators have no forward mode, nor vmap
-    return torch.ops.lyapflow.gated_sums(k, q, v, c, edges)
+    return _SUMS(k, q, v, c, edges) if _has_kernel(k) else _plain_sums(k, q, v, c, edges)
 
 
-def _compiled(k: Tensor) -> bool:
-    """Whether the compiled backend does it."""
-    fits = cpu.available and k.device.type == "cpu" and k.dtype in (torch.float32, torch.float64)
-    if _chosen == "cpu" and not fits:
-        raise TypeError(f'the backend "cpu" is for float32 and float64 on the CPU, got {k.dtype} on {k.device}')
-    return fits and _chosen != "reference"
+def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    r"""What a node makes of its sums: :math:`\mathrm{silu}(\mathrm{norm}(\mathrm{own} + \mathrm{num} / (\mathrm{den} +
+    10^{-6})))`, with a normalisation of each row.
+
+    Args:
+        own: `[n, d]`.
+        num: `[n, d]`.
+        den: `[n, d]`.
+        weight: `[d]`, of the normalisation.
+        bias: `[d]`, likewise.
+
+    >>> import torch
+    >>> from lyapflow_graph.kernels import gated_update
+    >>> gated_update(torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4), torch.ones(4), torch.zeros(4)).shape
+    torch.Size([3, 4])
+    """
+    return _UPDATE(own, num, den, weight, bias) if _has_kernel(own) else _plain_update(own, num, den, weight, bias)[0]
 
 
-# -- forward ----------------------------------------------------------------------------------------------------------
+def silu(x: Tensor) -> Tensor:
+    """`x * sigmoid(x)`; torch's own is put together from many operations where it is differentiated twice.
+
+    >>> import torch
+    >>> from lyapflow_graph.kernels import silu
+    >>> silu(torch.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.7311])
+    """
+    return _SILU(x) if _has_kernel(x) else F.silu(x)
 
 
-@torch.library.custom_op("lyapflow::gated_sums", mutates_args=())
-def _forward(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
-    if _compiled(k):
-        return cpu.forward(k, q, v, c, edges)
-    return reference.forward(k, q, v, c, *ends(edges, len(k)))
+@final
+class SiLU(nn.SiLU):
+    """:func:`silu` as a module."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return silu(input)
 
 
-@_forward.register_fake
-def _(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
-    return k.new_empty(k.shape), k.new_empty(k.shape)
+def with_kernels(module: nn.Module) -> nn.Module:
+    """The module with :class:`SiLU` in place of torch's, wherever it is in it."""
+    if type(module) is nn.SiLU:
+        return SiLU()
+    for name, child in module.named_children():
+        setattr(module, name, with_kernels(child))
+    return module
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
+def _has_kernel(x: Tensor) -> bool:
+    # Operators have neither forward mode nor vmap.
+    return _chosen == "auto" and cpu.fits(x) and not torch._C._are_functorch_transforms_active()
 
 
-def _backward_of_forward(ctx: Any, gn: Tensor, gd: Tensor) -> tuple[Any, ...]:
-    k, q, v, c, edges = ctx.saved_tensors
-    dk, dq, dv, dc = torch.ops.lyapflow.gated_sums_backward(k, q, v, c, gn, gd, edges)
-    return dk, dq, dv, None if c is None else dc, None
+def _plain_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
+    source, target = ends(edges, len(k))
+    z = k[target] + q[source]
+    gate = torch.sigmoid(z if c is None else z + c)
+    nothing = torch.zeros_like(k)
+    return nothing.index_add(0, target, gate * v[source]), nothing.index_add(0, target, gate)
 
 
-torch.library.register_autograd("lyapflow::gated_sums", _backward_of_forward, setup_context=_keep)
+def _plain_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+    u = own + num / (den + CLOSED)
+    centred = u - u.mean(-1, keepdim=True)
+    x = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON)
+    return (F.silu(torch.addcmul(bias, x, weight)),)
 
 
-# -- backward ---------------------------------------------------------------------------------------------------------
+def _plain_silu(x: Tensor) -> tuple[Tensor]:
+    return (F.silu(x),)
 
 
-@torch.library.custom_op("lyapflow::gated_sums_backward", mutates_args=())
-def _backward(
-    k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, gn: Tensor, gd: Tensor, edges: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if _compiled(k):
-        *of_nodes, dc = cpu.backward(k, q, v, c, gn, gd, edges)
-    else:
-        *of_nodes, dc = reference.backward(k, q, v, c, gn, gd, *ends(edges, len(k)))
-    return (*of_nodes, k.new_empty(0) if c is None or dc is None else dc)
-
-
-@_backward.register_fake
-def _(
-    k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, gn: Tensor, gd: Tensor, edges: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dk, dq, dv = (k.new_empty(k.shape) for _ in range(3))
-    return dk, dq, dv, k.new_empty(0 if c is None else c.shape)
-
-
-def _backward_of_backward(ctx: Any, lk: Tensor, lq: Tensor, lv: Tensor, lc: Tensor) -> tuple[Any, ...]:
-    k, q, v, c, gn, gd, edges = ctx.saved_tensors
-    given = (k, q, v, c, gn, gd, lk, lq, lv, None if c is None else lc, edges)
-    dgn, dgd, dk, dq, dv, dc = torch.ops.lyapflow.gated_sums_double_backward(*given)
-    return dk, dq, dv, None if c is None else dc, dgn, dgd, None
-
-
-torch.library.register_autograd("lyapflow::gated_sums_backward", _backward_of_backward, setup_context=_keep)
-
-
-# -- double backward --------------------------------------------------------------------------------------------------
-
-
-@torch.library.custom_op("lyapflow::gated_sums_double_backward", mutates_args=())
-def _double_backward(
-    k: Tensor,
-    q: Tensor,
-    v: Tensor,
-    c: Tensor | None,
-    gn: Tensor,
-    gd: Tensor,
-    lk: Tensor,
-    lq: Tensor,
-    lv: Tensor,
-    lc: Tensor | None,
-    edges: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    given = (k, q, v, c, gn, gd, lk, lq, lv, lc)
-    if _compiled(k):
-        *of_nodes, dc = cpu.double_backward(*given, edges)
-    else:
-        *of_nodes, dc = reference.double_backward(*given, *ends(edges, len(k)))
-    return (*of_nodes, k.new_empty(0) if c is None or dc is None else dc)
-
-
-@_double_backward.register_fake
-def _(
-    k: Tensor,
-    q: Tensor,
-    v: Tensor,
-    c: Tensor | None,
-    gn: Tensor,
-    gd: Tensor,
-    lk: Tensor,
-    lq: Tensor,
-    lv: Tensor,
-    lc: Tensor | None,
-    edges: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dgn, dgd, dk, dq, dv = (k.new_empty(k.shape) for _ in range(5))
-    return dgn, dgd, dk, dq, dv, k.new_empty(0 if c is None else c.shape)
-
-
-def _backward_of_double_backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-    """Third derivatives and beyond, which are rare, by the reference, which torch can differentiate on its own."""
-    *saved, edges = ctx.saved_tensors
-    wanted = [i for i, x in enumerate(saved) if x is not None]
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        points = [x if x is None or again else x.detach().requires_grad_() for x in saved]
-        if again:  # a way of its own to each argument, also where two of them are one tensor
-            points = [None if x is None else x.view_as(x) for x in points]
-        results = reference.double_backward(*points, *ends(edges, len(saved[0])))  # type: ignore[arg-type]
-        results = results if saved[3] is not None else results[:-1]
-        pairs = [(r, g) for r, g in zip(results, cotangents, strict=False) if r.requires_grad]
-        found = torch.autograd.grad(
-            [r for r, _ in pairs],
-            [points[i] for i in wanted],  # type: ignore[misc]
-            [g for _, g in pairs],
-            create_graph=again,
-            allow_unused=True,
-        )
-    slopes: list[Tensor | None] = [None] * len(saved)
-    for i, slope in zip(wanted, found, strict=True):
-        slopes[i] = slope
-    return (*slopes, None)
-
-
-torch.library.register_autograd(
-    "lyapflow::gated_sums_double_backward", _backward_of_double_backward, setup_context=_keep
-)
+_SUMS: Any = Operator("gated_sums", ["k", "q", "v", "c?"], ["edges"], like=[0, 0], plain=_plain_sums)
+_UPDATE: Any = Operator("gated_update", ["own", "num", "den", "weight", "bias"], [], like=[0], plain=_plain_update)
+_SILU: Any = Operator("silu", ["x"], [], like=[0], plain=_plain_silu)
+if cpu.available:
+    _SUMS.register("cpu", cpu.GATED)
+    _UPDATE.register("cpu", cpu.UPDATE)
+    _SILU.register("cpu", cpu.SILU)

@@ -33,7 +33,8 @@ static ALWAYS_INLINE REAL NAME(sigmoid)(REAL z)
 {
     /* exp(-z) = 2^n exp(r) with |r| <= log(2) / 2, then a polynomial. Comparisons let a NaN through. */
     REAL x = -z;
-    x = x > EXP_HIGH ? EXP_HIGH : x;
+    const int closed = x > EXP_HIGH;
+    x = closed ? EXP_HIGH : x;
     x = x < -EXP_HIGH ? -EXP_HIGH : x;
     REAL shifted = x * LOG2E + ROUNDER;
     REAL n = shifted - ROUNDER;
@@ -43,7 +44,7 @@ static ALWAYS_INLINE REAL NAME(sigmoid)(REAL z)
     union { REAL real; BITS bits; } power, whole;
     whole.real = shifted;
     power.bits = (whole.bits + (BITS)BIAS) << MANTISSA; /* the low bits of `shifted` are those of n */
-    return 1 / (1 + p * power.real);
+    return closed ? 0 : 1 / (1 + p * power.real); /* and not merely small: a flat energy has a gradient of zero */
 }
 
 /* Rows of other nodes lie anywhere: ask for them some edges ahead, or the loop waits for memory at every edge. */
@@ -71,12 +72,14 @@ CLONES static void NAME(forward_rows)(
                 }
                 const REAL *qj = ROW(q, other[e]) + from, *vj = ROW(v, other[e]) + from;
                 const REAL *ce = c.at ? ROW(c, edge[e]) + from : ZEROS;
+                SIMD
                 for (ptrdiff_t x = 0; x < width; x++) {
                     REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]);
                     total[x] += s * vj[x];
                     weight[x] += s;
                 }
             }
+            SIMD
             for (ptrdiff_t x = 0; x < width; x++) {
                 ROW(num, i)[from + x] = total[x];
                 ROW(den, i)[from + x] = weight[x];
@@ -104,6 +107,7 @@ CLONES static void NAME(backward_rows)(
                 const REAL *qj = ROW(q, other[e]) + from, *vj = ROW(v, other[e]) + from;
                 const REAL *ce = c.at ? ROW(c, edge[e]) + from : ZEROS;
                 REAL *dce = dc.at ? ROW(dc, edge[e]) + from : unread;
+                SIMD
                 for (ptrdiff_t x = 0; x < width; x++) {
                     REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]);
                     REAL t = (gni[x] * vj[x] + gdi[x]) * (s * (1 - s));
@@ -111,6 +115,7 @@ CLONES static void NAME(backward_rows)(
                     dce[x] = t;
                 }
             }
+            SIMD
             for (ptrdiff_t x = 0; x < width; x++)
                 ROW(dk, i)[from + x] = total[x];
         }
@@ -137,12 +142,14 @@ CLONES static void NAME(backward_columns)(
                 const ptrdiff_t i = other[e];
                 const REAL *ki = ROW(k, i) + from, *gni = ROW(gn, i) + from, *gdi = ROW(gd, i) + from;
                 const REAL *ce = c.at ? ROW(c, edge[e]) + from : ZEROS;
+                SIMD
                 for (ptrdiff_t x = 0; x < width; x++) {
                     REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]);
                     of_q[x] += (gni[x] * vj[x] + gdi[x]) * (s * (1 - s));
                     of_v[x] += s * gni[x];
                 }
             }
+            SIMD
             for (ptrdiff_t x = 0; x < width; x++) {
                 ROW(dq, j)[from + x] = of_q[x];
                 ROW(dv, j)[from + x] = of_v[x];
@@ -176,6 +183,7 @@ CLONES static void NAME(double_rows)(
                 const REAL *lvj = ROW(lv, j) + from;
                 const REAL *ce = c.at ? ROW(c, edge[e]) + from : ZEROS, *lce = lc.at ? ROW(lc, edge[e]) + from : ZEROS;
                 REAL *dce = dc.at ? ROW(dc, edge[e]) + from : unread;
+                SIMD
                 for (ptrdiff_t x = 0; x < width; x++) {
                     REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]);
                     REAL slope = s * (1 - s), w = (lki[x] + lqj[x] + lce[x]) * slope;
@@ -186,6 +194,7 @@ CLONES static void NAME(double_rows)(
                     dce[x] = y;
                 }
             }
+            SIMD
             for (ptrdiff_t x = 0; x < width; x++) {
                 ROW(dgn, i)[from + x] = of_gn[x];
                 ROW(dgd, i)[from + x] = of_gd[x];
@@ -219,6 +228,7 @@ CLONES static void NAME(double_columns)(
                 const REAL *ki = ROW(k, i) + from, *gni = ROW(gn, i) + from, *gdi = ROW(gd, i) + from;
                 const REAL *lki = ROW(lk, i) + from;
                 const REAL *ce = c.at ? ROW(c, edge[e]) + from : ZEROS, *lce = lc.at ? ROW(lc, edge[e]) + from : ZEROS;
+                SIMD
                 for (ptrdiff_t x = 0; x < width; x++) {
                     REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]);
                     REAL slope = s * (1 - s), w = (lki[x] + lqj[x] + lce[x]) * slope;
@@ -226,6 +236,7 @@ CLONES static void NAME(double_columns)(
                     of_v[x] += w * gni[x];
                 }
             }
+            SIMD
             for (ptrdiff_t x = 0; x < width; x++) {
                 ROW(dq, j)[from + x] = of_q[x];
                 ROW(dv, j)[from + x] = of_v[x];

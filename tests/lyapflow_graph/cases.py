@@ -69,10 +69,11 @@ def copies(graphs: GraphBatch, count: int) -> GraphBatch:
     return GraphBatch(graphs.edge_index.repeat(1, count) + shift, count * graphs.num_nodes)
 
 
-def assert_close(found: Tensor, wanted: Tensor, tolerance: float = 1e-11) -> None:
-    """Equal relative to the largest entry."""
+def assert_close(found: Tensor, wanted: Tensor, tolerance: float = 1e-11, size: float | None = None) -> None:
+    """Equal relative to a size, by default the largest entry."""
     found, wanted = found.detach(), wanted.detach()
     assert found.shape == wanted.shape
-    size = float(wanted.abs().max()) if wanted.numel() else 0.0
+    if size is None:
+        size = float(wanted.abs().max()) if wanted.numel() else 0.0
     off = float((found - wanted).abs().max()) if wanted.numel() else 0.0
     assert off <= tolerance * (size or 1.0), f"off by {off:.2g} of {size:.2g}"

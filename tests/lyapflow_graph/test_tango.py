@@ -66,7 +66,8 @@ def test_the_tangent_does_no_work_in_any_graph(
     if granularity == "node":
         work = (parts.tangent * parts.gradient).sum(1).abs()
         bound = ROUNDINGS * torch.finfo(dtype).eps * parts.tangent.norm(dim=1) * parts.gradient.norm(dim=1)
-        assert (work <= bound).all()
+        seen = parts.gradient.abs().amax(1) >= torch.finfo(dtype).tiny  # what is smaller counts as zero
+        assert (work <= bound)[seen].all()
 
 
 @pytest.mark.parametrize(("name", "edge_dim"), NETWORKS)

@@ -1,0 +1,236 @@
+/* What a gated layer does on the edges and at the nodes of graphs, with first and second derivatives, on the CPU.
+
+   The module knows nothing of torch: it is given addresses and strides, and uses Python's stable interface alone, so
+   that one build serves every version of both.
+*/
+
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE inline
+#endif
+
+/* The compiler makes a version of each kernel for these processors; the loader takes the best that runs. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)
+#define CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define CLONES
+#endif
+
+#if defined(__GNUC__)
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
+/* Channels are independent of each other. Sums within a row may be taken in any order, as long as it is the same. */
+#define TEXT(x) _Pragma(#x)
+#define SIMD TEXT(omp simd)
+#define REDUCE(...) TEXT(omp simd reduction(+ : __VA_ARGS__))
+
+#define AHEAD 8 /* edges */
+#define LINE 64 /* bytes of memory that come at once */
+#define BLOCK 64
+#define ROWS 32 /* that a thread takes at a time */
+
+#define CLOSED 1e-6  /* keeps the shares finite where all gates of a node are closed */
+#define EPSILON 1e-5 /* of the normalisation */
+
+static const float zeros_of_float[BLOCK] = {0};
+static const double zeros_of_double[BLOCK] = {0};
+
+#define REAL float
+#define BITS uint32_t
+#define NAME(x) x##_float
+#define ZEROS zeros_of_float
+#define EXP_HIGH 87.0f
+#define LOG2E 1.44269504088896341f
+#define ROUNDER 12582912.0f /* 1.5 * 2^23: what is added to it is rounded to a whole number */
+#define LN2_HIGH 0.693359375f
+#define LN2_LOW -2.12194440e-4f
+#define BIAS 127
+#define SQRT sqrtf
+#define MANTISSA 23
+#define POLYNOMIAL(r)                                                                                                  \
+    (1.0f + r + r * r * (0.5f + r * (1.6666667e-1f + r * (4.1666668e-2f + r * (8.3333676e-3f + r * 1.3888885e-3f)))))
+#include "gated_real.h"
+#include "update_real.h"
+#undef REAL
+#undef BITS
+#undef NAME
+#undef ZEROS
+#undef EXP_HIGH
+#undef LOG2E
+#undef ROUNDER
+#undef LN2_HIGH
+#undef LN2_LOW
+#undef BIAS
+#undef SQRT
+#undef MANTISSA
+#undef POLYNOMIAL
+
+#define REAL double
+#define BITS uint64_t
+#define NAME(x) x##_double
+#define ZEROS zeros_of_double
+#define EXP_HIGH 708.0
+#define LOG2E 1.4426950408889634074
+#define ROUNDER 6755399441055744.0 /* 1.5 * 2^52 */
+#define LN2_HIGH 6.93147180369123816490e-1
+#define LN2_LOW 1.90821492927058770002e-10
+#define BIAS 1023
+#define SQRT sqrt
+#define MANTISSA 52
+#define POLYNOMIAL(r)                                                                                                  \
+    (1 + r + r * r * (1.0 / 2 + r * (1.0 / 6 + r * (1.0 / 24 + r * (1.0 / 120 + r * (1.0 / 720 + r * (1.0 / 5040 + r * \
+    (1.0 / 40320 + r * (1.0 / 362880 + r * (1.0 / 3628800 + r * (1.0 / 39916800 + r * (1.0 / 479001600))))))))))))
+#include "gated_real.h"
+#include "update_real.h"
+
+/* Whatever a kernel is called with: addresses and strides, in the order of its arguments. */
+#define MOST 17
+typedef struct {
+    ptrdiff_t rows, channels;
+    const int32_t *ptr, *other, *edge;
+    void *at[MOST];
+    ptrdiff_t stride[MOST];
+    void *sums; /* over the rows of each piece, for weight and bias */
+} Call;
+
+enum {
+    FORWARD, BACKWARD_ROWS, BACKWARD_COLUMNS, DOUBLE_ROWS, DOUBLE_COLUMNS,
+    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE, KERNELS
+};
+static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5};
+
+#define IN(m) ((NAMED(In)){call->at[m], call->stride[m]})
+#define OUT(m) ((NAMED(Out)){call->at[m], call->stride[m]})
+#define EDGES first, last, call->channels, call->ptr, call->other, call->edge
+#define NODES first, last, call->channels, room
+#define FLAT first * call->channels, last * call->channels
+#define SUMS(type) (type *)call->sums + 2 * piece * call->channels, (type *)call->sums + (2 * piece + 1) * call->channels
+#define RUN(type)                                                                                                      \
+    type room[4 * call->channels];                                                                                     \
+    void *const *at = call->at;                                                                                        \
+    switch (kernel) {                                                                                                  \
+    case FORWARD: NAMED(forward_rows)(EDGES, IN(0), IN(1), IN(2), IN(3), OUT(4), OUT(5)); break;                       \
+    case BACKWARD_ROWS:                                                                                                \
+        NAMED(backward_rows)(EDGES, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), OUT(6), OUT(7)); break;                  \
+    case BACKWARD_COLUMNS:                                                                                             \
+        NAMED(backward_columns)(EDGES, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), OUT(6), OUT(7)); break;               \
+    case DOUBLE_ROWS:                                                                                                  \
+        NAMED(double_rows)(EDGES, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), IN(6), IN(7), IN(8), IN(9),                \
+                           OUT(10), OUT(11), OUT(12), OUT(13)); break;                                                 \
+    case DOUBLE_COLUMNS:                                                                                               \
+        NAMED(double_columns)(EDGES, IN(0), IN(1), IN(2), IN(3), IN(4), IN(5), IN(6), IN(7), IN(8), IN(9),             \
+                              OUT(10), OUT(11)); break;                                                                \
+    case UPDATE_FORWARD: NAMED(update_forward)(NODES, IN(0), IN(1), IN(2), at[3], at[4], OUT(5)); break;               \
+    case UPDATE_BACKWARD:                                                                                              \
+        NAMED(update_backward)(NODES, IN(0), IN(1), IN(2), at[3], at[4], IN(5), OUT(6), OUT(7), OUT(8), SUMS(type));   \
+        break;                                                                                                         \
+    case UPDATE_DOUBLE:                                                                                                \
+        NAMED(update_double)(NODES, IN(0), IN(1), IN(2), at[3], at[4], IN(5), IN(6), IN(7), IN(8), at[9], at[10],      \
+                             OUT(11), OUT(12), OUT(13), OUT(14), SUMS(type)); break;                                   \
+    case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, at[1], NULL); break;                                    \
+    case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, at[2], NULL); break;                                  \
+    default: NAMED(silu)(2, FLAT, at[0], at[1], at[2], at[3], at[4]);                                                  \
+    }
+
+static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
+{
+    const ptrdiff_t first = piece * ROWS, last = first + ROWS < call->rows ? first + ROWS : call->rows;
+    if (doubles) {
+#define NAMED(x) x##_double
+        RUN(double)
+#undef NAMED
+    } else {
+#define NAMED(x) x##_float
+        RUN(float)
+#undef NAMED
+    }
+}
+
+/* The sums of all pieces, one after the other, so that they do not depend on who computed them. */
+#define ADD_UP(type)                                                                                                   \
+    for (int half = 0; half < 2; half++) {                                                                             \
+        type *total = call->at[last - 2 + half];                                                                       \
+        for (ptrdiff_t m = 0; m < call->channels; m++)                                                                 \
+            total[m] = 0;                                                                                              \
+        for (ptrdiff_t piece = 0; piece < pieces; piece++)                                                             \
+            for (ptrdiff_t m = 0; m < call->channels; m++)                                                             \
+                total[m] += ((const type *)call->sums)[(2 * piece + half) * call->channels + m];                       \
+    }
+
+static void add_up(int last, int doubles, ptrdiff_t pieces, const Call *call)
+{
+    if (doubles) {
+        ADD_UP(double)
+    } else {
+        ADD_UP(float)
+    }
+}
+
+static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    Py_ssize_t number[7 + 2 * MOST];
+    if (count < 7 || count > 7 + 2 * MOST) {
+        PyErr_Format(PyExc_TypeError, "launch takes 7 numbers and pairs of an address and a stride, got %zd", count);
+        return NULL;
+    }
+    for (Py_ssize_t m = 0; m < count; m++) {
+        number[m] = PyLong_AsSsize_t(given[m]);
+        if (number[m] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    const int kernel = (int)number[0], doubles = (int)number[1], threads = (int)number[2];
+    if (kernel < 0 || kernel >= KERNELS || count != 7 + 2 * arguments[kernel]) {
+        PyErr_Format(PyExc_ValueError, "there is no kernel %d with %zd arguments", kernel, (count - 7) / 2);
+        return NULL;
+    }
+    const int32_t *edges = (const int32_t *)number[6]; /* one order of the edges: where they begin, other ends, numbers */
+    Call call = {.rows = number[3], .channels = number[4]};
+    if (edges) {
+        call.ptr = edges;
+        call.other = edges + call.rows + 1;
+        call.edge = call.other + number[5];
+    }
+    for (int m = 0; m < arguments[kernel]; m++) {
+        call.at[m] = (void *)number[7 + 2 * m];
+        call.stride[m] = number[8 + 2 * m];
+    }
+    const ptrdiff_t pieces = (call.rows + ROWS - 1) / ROWS;
+    const int sums = kernel == UPDATE_BACKWARD || kernel == UPDATE_DOUBLE;
+    if (sums) {
+        call.sums = PyMem_Calloc((size_t)(pieces * 2 * call.channels + 1), doubles ? sizeof(double) : sizeof(float));
+        if (!call.sums)
+            return PyErr_NoMemory();
+    }
+    (void)threads; /* where there is no OpenMP */
+    Py_BEGIN_ALLOW_THREADS
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (ptrdiff_t piece = 0; piece < pieces; piece++)
+        run(kernel, doubles, piece, &call);
+    if (sums)
+        add_up(arguments[kernel], doubles, pieces, &call);
+    Py_END_ALLOW_THREADS
+    if (sums)
+        PyMem_Free(call.sums);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,
+     "launch(kernel, doubles, threads, rows, channels, edges, address of the edges, address, stride, ...)\n\n"
+     "Run a kernel on tensors given by their addresses."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", NULL, 0, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__cpu(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,234 @@
+"""Operators with kernels of their own: the same as in plain torch, to rounding, and so are their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lyapflow_graph import GraphBatch, Tango
+from lyapflow_graph.kernels import cpu, gated_sums, gated_update, kernel_backend, silu
+from lyapflow_graph.kernels.adjacency import ends, unpack
+from lyapflow_graph.kernels.gated import EPSILON
+from tests.lyapflow_graph.cases import assert_close, batches, example
+
+compiled = pytest.mark.skipif(not cpu.available, reason="the kernels were not compiled here")
+WIDTHS = st.sampled_from([1, 2, 3, 7, 16, 30, 63, 64, 65, 128, 130])
+SEEDS = st.integers(0, 1000)
+DTYPES = st.sampled_from([torch.float64, torch.float32])
+OPERATORS = ("gated_sums", "gated_update", "silu")
+
+
+def hub(nodes: int) -> GraphBatch:
+    """All nodes point to the first, and it to all of them, twice."""
+    spokes = torch.stack([torch.arange(nodes), torch.zeros(nodes, dtype=torch.long)])
+    return GraphBatch(torch.cat([spokes, spokes.flip(0), spokes.flip(0)], 1), nodes)
+
+
+def arguments(
+    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool = True
+) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
+    """An operator as a function of its inputs alone, and these: some are views into a wider tensor, as in a layer."""
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=dtype)
+
+    wide = draw(graphs.num_nodes, 3 * width + 1)
+    a, b, c = (wide[:, i * width : (i + 1) * width].requires_grad_() for i in range(3))
+    if name == "gated_sums":
+        e = [draw(width, graphs.num_edges).T.requires_grad_()] if edges else []  # whose rows are not in one piece
+        return lambda k, q, v, *e: gated_sums(k, q, v, e[0] if e else None, graphs.packed_edges), [a, b, c, *e]
+    if name == "gated_update":
+        weight, bias = draw(width).requires_grad_(), draw(width).requires_grad_()
+        return lambda own, num, den, w, b: (gated_update(own, num, den.square() + 0.1, w, b),), [a, b, c, weight, bias]
+    return lambda x: (silu(x),), [a]
+
+
+def derivatives(function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor]) -> list[Tensor]:
+    """Values, their derivatives along a cotangent, and those of these, in the cotangent as well."""
+    values = function(*inputs)
+    random = torch.Generator().manual_seed(1)
+
+    def cotangents(of: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.randn(x.shape, generator=random, dtype=x.dtype).requires_grad_() for x in of]
+
+    g = cotangents(values)
+    first = torch.autograd.grad(values, inputs, g, create_graph=True)
+    second = torch.autograd.grad(first, [*inputs, *g], cotangents(first), materialize_grads=True)
+    return [*values, *first, *second]
+
+
+@compiled
+@pytest.mark.parametrize("name", OPERATORS)
+@given(graphs=batches() | st.integers(1, 40).map(hub), width=WIDTHS, seed=SEEDS, dtype=DTYPES, edges=st.booleans())
+def test_kernels_agree_with_plain_torch(
+    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool
+) -> None:
+    function, inputs = arguments(name, graphs, width, seed, dtype, edges)
+    found = derivatives(function, inputs)
+    with kernel_backend("reference"):
+        wanted = derivatives(function, inputs)
+    tolerance, size = 50 * torch.finfo(dtype).eps * max(1, graphs.num_edges) ** 0.5, None
+    if name == "gated_update":
+        # Its terms are about 1 before they cancel; every derivative grows with one over the deviation of a row, and
+        # two of them with one over the sum of its gates.
+        own, num, den = (x.detach() for x in inputs[:3])
+        weight = den.square() + 0.1
+        deviation = (own + num / weight).std(1, unbiased=False).amin() if len(own) else own.new_ones(())
+        size = max(1.0, float(deviation.clamp(min=EPSILON**0.5) ** -3)) / float(weight.amin()) ** 2
+    for a, b in zip(found, wanted, strict=True):
+        assert_close(a, b, tolerance, size)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("edges", [False, True])
+def test_derivatives_are_right(backend: Any, name: str, edges: bool) -> None:
+    function, inputs = arguments(name, example(), 3, 0, torch.float64, edges)
+
+    def gradient(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(sum(v.sin().sum() for v in function(*inputs)), inputs, create_graph=True)
+
+    with kernel_backend(backend):
+        torch.autograd.gradcheck(function, inputs, fast_mode=True)
+        torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
+        torch.autograd.gradgradcheck(gradient, inputs, fast_mode=True)
+
+
+@compiled
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("edges", [False, True])
+def test_operators_pass_the_checks_of_torch(name: str, edges: bool) -> None:
+    graphs = example()
+    _, inputs = arguments(name, graphs, 3, 0, torch.float64, edges)
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    if name == "gated_sums":
+        inputs += [None] if not edges else []  # type: ignore[list-item]
+        constants: list[Tensor] = [graphs.packed_edges]
+        outputs = gated_sums(*inputs, graphs.packed_edges)  # type: ignore[call-arg]
+    else:
+        constants, outputs = [], (inputs[0],)
+    grads = [torch.randn_like(value).requires_grad_() for value in outputs]
+    along = [None if x is None else torch.randn_like(x).requires_grad_() for x in inputs]
+    for suffix, given_too in (("", []), ("_backward", grads), ("_double_backward", [*grads, *along])):
+        operator = getattr(torch.ops.lyapflow, f"{name}{suffix}").default
+        torch.library.opcheck(operator, (*inputs, *constants, *given_too))
+
+
+@compiled
+@pytest.mark.parametrize("name", OPERATORS)
+def test_results_do_not_depend_on_the_number_of_threads(name: str) -> None:
+    torch.manual_seed(0)
+    graphs = GraphBatch(torch.randint(0, 3000, (2, 20_000)), 3000)
+    function, inputs = arguments(name, graphs, 64, 0, torch.float32)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            values = function(*inputs)
+            cotangents = [torch.ones_like(value) for value in values]
+            first = torch.autograd.grad(values, inputs, cotangents, create_graph=True)
+            second = torch.autograd.grad(first, inputs, [torch.ones_like(x) for x in first], materialize_grads=True)
+            results.append([*values, *first, *second])
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gates_are_right_however_large_their_arguments(dtype: torch.dtype) -> None:
+    z = torch.tensor([-1e30, -1e4, -88.0, -20.0, -1e-8, 0.0, 1e-8, 1.0, 20.0, 88.0, 1e4, 1e30], dtype=dtype)[:, None]
+    nodes = len(z)
+    loops = GraphBatch(torch.arange(nodes).expand(2, nodes), nodes)
+    zeros, ones = torch.zeros_like(z), torch.ones_like(z)
+    assert float(silu(torch.tensor([-1e4], dtype=dtype))) == 0
+    _, den = gated_sums(z, zeros, ones, None, loops.packed_edges)
+    wanted = torch.sigmoid(z.double())
+    assert ((den.double() - wanted).abs() <= 4 * torch.finfo(dtype).eps * wanted + 2 * torch.finfo(dtype).tiny).all()
+
+
+@compiled
+def test_what_is_not_a_number_stays_so_and_stays_with_its_neighbours() -> None:
+    graphs = GraphBatch(torch.tensor([[0, 1, 3], [1, 2, 3]]), 4)
+    k, q, v = (torch.randn(4, 3) for _ in range(3))
+    q[0, 1] = float("nan")
+    num, den = gated_sums(k, q, v, None, graphs.packed_edges)
+    for x in (num, den):
+        assert torch.equal(torch.isnan(x), torch.tensor([[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]).bool())
+    assert torch.isnan(silu(torch.tensor([float("nan"), 1.0]))).tolist() == [True, False]
+
+
+def test_sums_in_half_precision_are_taken_in_single() -> None:
+    """Eight thousand neighbours of weight 1/2: in bfloat16 the sum would stop growing at 128."""
+    many = 8000
+    graphs = GraphBatch(torch.stack([torch.arange(1, many + 1), torch.zeros(many, dtype=torch.long)]), many + 1)
+    zeros, ones = (fill(many + 1, 1, dtype=torch.bfloat16) for fill in (torch.zeros, torch.ones))
+    total, weight = gated_sums(zeros, zeros, ones, None, graphs.packed_edges)
+    assert total.dtype == torch.bfloat16
+    assert abs(float(total[0]) - many / 2) <= 16
+    assert abs(float(weight[0]) - many / 2) <= 16
+
+
+@given(batches())
+def test_edges_in_two_orders_are_the_edges(graphs: GraphBatch) -> None:
+    source, target = graphs.edge_index
+    packed, nodes = graphs.packed_edges, graphs.num_nodes
+    assert all(torch.equal(a, b) for a, b in zip(ends(packed, nodes), (source, target), strict=True))
+    for order, own, other in zip(unpack(packed, nodes), (target, source), (source, target), strict=True):
+        for node in range(nodes):
+            mine = order.edge[order.ptr[node] : order.ptr[node + 1]].long()
+            assert torch.equal(mine, (own == node).nonzero()[:, 0])  # in the order they were given
+            assert torch.equal(order.other[order.ptr[node] : order.ptr[node + 1]].long(), other[mine])
+
+
+def losses(backend: Any) -> list[float]:
+    torch.manual_seed(0)
+    edge_index, x, target = torch.randint(0, 40, (2, 160)), torch.randn(40, 8), torch.randint(0, 3, (40,))
+    model = Tango(8, 16, 3, num_steps=4).double()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    found = []
+    with kernel_backend(backend):
+        for _ in range(50):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x.double(), edge_index), target)
+            loss.backward()
+            optimizer.step()
+            found.append(float(loss.detach()))
+    return found
+
+
+@compiled
+def test_a_model_trains_alike_with_kernels_and_without() -> None:
+    fused, plain = losses("auto"), losses("reference")
+    assert fused[-1] < 0.3 * fused[0]
+    assert max(abs(a - b) / b for a, b in zip(fused, plain, strict=True)) < 1e-6
+
+
+def test_without_compiled_kernels_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    with kernel_backend("reference"):
+        wanted = losses("reference")[:3]
+    monkeypatch.setattr(cpu, "available", False)
+    assert losses("auto")[:3] == wanted
+
+
+def test_forward_mode_and_vmap_go_through_plain_torch() -> None:
+    x, v = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    slope = torch.func.jvp(silu, (x,), (v,))[1]
+    exact = torch.autograd.functional.jvp(F.silu, x, v)[1]
+    assert_close(slope, exact)
+    assert_close(torch.func.vmap(silu)(x), F.silu(x))
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    wanted = "the backend must be one of auto, reference, got 'fast'"
+    with pytest.raises(ValueError, match=wanted), kernel_backend("fast"):  # type: ignore[arg-type]
+        pass

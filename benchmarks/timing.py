@@ -75,14 +75,21 @@ class Timings:
 
 
 def interleave(
-    functions: Mapping[str, Callable[[], object]], rounds: int = DEFAULT_ROUNDS, without: Stopwatch | None = None
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int = DEFAULT_ROUNDS,
+    without: Stopwatch | None = None,
+    least: int = MIN_ROUNDS,
+    warm_up: int = _WARM_UP_ROUNDS,
 ) -> Timings:
-    """Time every function in every round; time counted by the watch `without` is taken out."""
-    if rounds < MIN_ROUNDS:
-        raise ValueError(f"rounds must be at least {MIN_ROUNDS}, got {rounds}")
+    """Time every function in every round; time counted by the watch `without` is taken out.
+
+    Functions that take seconds need fewer rounds (`least`) and less warming up than those that take microseconds.
+    """
+    if rounds < least:
+        raise ValueError(f"rounds must be at least {least}, got {rounds}")
     torch.set_num_threads(1)
     names = list(functions)
-    for _ in range(_WARM_UP_ROUNDS):
+    for _ in range(warm_up):
         for name in names:
             functions[name]()
     seconds: dict[str, list[float]] = {name: [] for name in names}

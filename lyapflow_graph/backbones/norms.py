@@ -11,6 +11,8 @@ from torch_geometric.nn.norm import GraphNorm
 
 from lyapflow.projection import at_least_single
 
+from ..kernels.gated import EPSILON
+
 
 @final
 class RowNorm(nn.Module):
@@ -20,10 +22,9 @@ class RowNorm(nn.Module):
     constants. A field holds the gradient of its energy, so its second derivative is a third one.
     """
 
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
-        self.eps = eps
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
@@ -33,7 +34,7 @@ class RowNorm(nn.Module):
         wide = at_least_single(x)
         centred = wide - wide.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
-        return torch.addcmul(self.bias, centred * torch.rsqrt(variance + self.eps), self.weight).to(x.dtype)
+        return torch.addcmul(self.bias, centred * torch.rsqrt(variance + EPSILON), self.weight).to(x.dtype)
 
 
 _KINDS: dict[str, Callable[[int], nn.Module]] = {

@@ -94,7 +94,7 @@ def test_every_backbone_learns(name: str) -> None:
     [
         (8, 3),
         pytest.param(64, 20, marks=pytest.mark.skipif(
-            os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes 15 GB and ten minutes: profile thorough"
+            os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes five minutes: profile thorough"
         )),
     ],
 )  # fmt: skip

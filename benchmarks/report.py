@@ -98,7 +98,7 @@ def main(description: str | None, measure: Measure) -> None:
     """Run one script: its claim, its tables, and the ratios as its last line."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     rounds_argument(parser)
-    show(description, measure, parser.parse_known_args()[0].rounds)
+    show(description, measure, parser.parse_args().rounds)
 
 
 def show(description: str | None, measure: Measure, rounds: int) -> list[Claim]:

@@ -14,7 +14,6 @@ from solvers import Systems
 from solvers._typing import PerSystem
 
 from .backbones import Backbone, GraphAttention
-from .batch import Pool
 from .dirichlet import graphs_of
 from .kernels import with_kernels
 
@@ -141,7 +140,7 @@ class PooledCoefficient(Coefficient):
         self,
         channels: int,
         within: Literal["sigmoid", "real"] = "sigmoid",
-        pool: Pool = "mean",
+        pool: Literal["mean", "sum"] = "mean",
         act: str = "silu",
         gain: float = 1.0,
         systems: Systems | None = None,

@@ -78,7 +78,9 @@ def test_many_graphs_are_drawn_in_part(axes: Axes) -> None:
 
 def test_energies_may_be_missing(axes: Axes) -> None:
     draw_energy(axes, torch.tensor([[math.nan, 0.0], [1.0, 0.0]]))
+    assert len(axes.lines) == 2
     draw_energy(axes, torch.ones(3, 0))
+    assert len(axes.lines) == 2
     render(axes)
 
 
@@ -108,8 +110,10 @@ def test_influence_says_what_it_is_relative_to(axes: Axes) -> None:
 
 def test_influence_of_nothing(axes: Axes) -> None:
     draw_influence(axes, torch.full((1, 3), math.nan))
+    assert [len(line.get_xdata()) for line in axes.lines] == [0]
     draw_influence(axes, torch.zeros(1, 3))
     render(axes)
+    assert names(axes) == ["exactly 0"]
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------

@@ -360,15 +360,16 @@ def test_forward_euler_has_no_guarantee_and_dissipative_methods_have() -> None:
 
 
 def test_newtons_direction_of_a_graph_energy_says_where_the_hessian_is_singular() -> None:
-    """Trap 8: V = sum v^2 has a Hessian of rank at most n where the energy is zero."""
+    """Trap 8: where the energy is zero, V = sum v^2 has the Hessian 2 sum grad v grad v^T, of rank n at the most."""
+    one = GraphBatch(torch.empty(2, 0, dtype=torch.long), 1)
+    energy, h = GraphEnergy(GatedGCN(CHANNELS), systems=one).double(), features(one)
+    with torch.no_grad():
+        head: Any = energy.head
+        head[-1].bias -= head(energy.value_and_features(h)[1])[0]  # now v = 0 here
+    hessian = torch.autograd.functional.hessian(lambda h: energy(h).sum(), h).reshape(CHANNELS, CHANNELS)
+    assert torch.linalg.matrix_rank(hessian) == 1
+    assert "singular" in newton_split(energy, h).report()
     graphs = GraphBatch(torch.tensor([[0, 1], [1, 0]]), 2)
-    energy = GraphEnergy(GatedGCN(CHANNELS, norm="none"), systems=graphs).double()
-    nn.init.zeros_(energy.head[-1].bias)  # type: ignore[arg-type]
-    nn.init.zeros_(energy.head[-1].weight[:, 1:])  # type: ignore[index]
-    with torch.no_grad():  # v = a (x - x) = 0 at every node
-        energy.head[-1].weight.zero_()  # type: ignore[union-attr]
-    split = newton_split(energy, features(graphs))
-    assert "singular" in split.report()
     ordinary = GraphEnergy(GatedGCN(CHANNELS), systems=graphs).double()
     damped = newton_split(ordinary, features(graphs), damping=1.0)
     assert_close(

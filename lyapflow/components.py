@@ -102,6 +102,14 @@ class Energy(SystemModule, ABC):
         """
         return self(h, **taken), h
 
+    def with_gradient(self, h: Tensor, **taken: Any) -> tuple[PerSystem, Tensor, Tensor] | None:
+        """The energy, its features and its gradient in the state, from an energy that has a shorter way to them.
+
+        All three have to be differentiable wherever gradients are recorded. By default None: the gradient is found by
+        automatic differentiation.
+        """
+        return None
+
 
 class PointwiseEnergy(Energy):
     """An energy that is a sum over the points of a system, where the last dimension of the state is a point's.
@@ -223,6 +231,10 @@ class Slope:
     __slots__ = ("energy", "features", "gradient")
 
     def __init__(self, energy: Energy, h: Tensor, known: dict[str, Any]) -> None:
+        found = energy.with_gradient(h, **taken_by(energy, known))
+        if found is not None:
+            self.energy, self.features, self.gradient = found
+            return
         enabled = torch.is_grad_enabled()
         through_state = enabled and h.requires_grad
         with recording():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,11 @@ from lyapflow.layers import MLP, activation_named
 from solvers import Systems
 from solvers._typing import PerSystem
 
-from .backbones import Backbone, GraphAttention
+from .backbones import Backbone, GatedGCN, GraphAttention
+from .backbones.gatedgcn import is_watched
 from .dirichlet import graphs_of
-from .kernels import with_kernels
+from .kernels import SiLU, with_kernels
+from .kernels.layer import HeadWeights, fits, gated_energy
 
 Reduction = Literal["sum", "mean"]
 
@@ -68,8 +70,36 @@ class GraphEnergy(Energy):
             value = value / graphs.node_counts.clamp(min=1)
         return value, features
 
+    def with_gradient(self, h: Tensor, **taken: Any) -> tuple[PerSystem, Tensor, Tensor] | None:
+        """The energy, its features and its gradient by kernels, where the network is a :class:`GatedGCN`."""
+        gnn, head = self.gnn, _weights_of_head(self.head)
+        layers = gnn.as_gated_layers() if isinstance(gnn, GatedGCN) else None
+        if layers is None or head is None or type(self.act) is not SiLU or is_watched(self):
+            return None
+        if not fits(h, *head, *(x for layer in layers for x in layer)):
+            return None
+        graphs = graphs_of(self)
+        seed, counts = None, None
+        if self.reduction == "mean":
+            counts = graphs.node_counts.clamp(min=1)
+            seed = (1 / counts.to(h.dtype))[graphs.graph_of_node]
+        density, features, gradient = gated_energy(
+            h, gnn.of_edges(graphs, h), layers, head, graphs.packed_edges, seed, gnn.residual
+        )
+        value = graphs.total(density)
+        return (value if counts is None else value / counts), features, gradient
+
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
+
+
+def _weights_of_head(head: nn.Module) -> HeadWeights | None:
+    """Its parameters, if it is as it was made."""
+    parts = list(head.children())
+    if [type(part) for part in parts] != [nn.Linear, SiLU, nn.Linear]:
+        return None
+    below, _, above = parts
+    return HeadWeights(below.weight, below.bias, above.weight, above.bias)  # type: ignore[arg-type]
 
 
 def _check_fit_for_energy(gnn: Backbone) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -11,6 +11,7 @@ from lyapflow.layers import activation_named
 from ..batch import GraphBatch
 from ..kernels import gated_sums, gated_update
 from ..kernels.gated import CLOSED
+from ..kernels.layer import LayerWeights, fits, gated_layer
 from .base import Backbone, Layer, check_settings
 from .norms import Norm, RowNorm
 
@@ -33,8 +34,16 @@ class GatedGCNLayer(Layer):
         self.residual = residual
 
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
-        to_source, value, to_target, own = self.of_nodes(h).chunk(4, dim=1)
         of_edges = None if e is None or self.of_edges is None else self.of_edges(e)
+        weights = None if e is not None and self.edge_norm is not None else self.weights()
+        if weights is not None and fits(h, of_edges, *weights) and not is_watched(self):
+            dropping = self.training and self.dropout.p > 0
+            y = gated_layer(h, of_edges, weights, graphs.packed_edges, residual=self.residual and not dropping)
+            if not dropping:
+                return y, e
+            change = self.dropout(y)
+            return (h + change if self.residual else change), e
+        to_source, value, to_target, own = self.of_nodes(h).chunk(4, dim=1)
         total, weight = gated_sums(to_target, to_source, value, of_edges, graphs.packed_edges)
         change = self.dropout(self._update(own, total, weight, graphs))
         if e is not None and self.edge_norm is not None:
@@ -42,6 +51,13 @@ class GatedGCNLayer(Layer):
             z = to_target[target] + to_source[source] + of_edges
             e = e + self.dropout(self.act(self.edge_norm(z, graphs.graph_of_edge, graphs.count)))
         return (h + change if self.residual else change), e
+
+    def weights(self) -> LayerWeights | None:
+        """Its parameters, if it is of the kind that has kernels as a whole."""
+        of_nodes, norm = self.of_nodes, self.norm.module
+        if type(of_nodes) is not nn.Linear or type(norm) is not RowNorm or type(self.act) is not nn.SiLU:
+            return None
+        return LayerWeights(of_nodes.weight, of_nodes.bias, norm.weight, norm.bias)
 
     def _update(self, own: Tensor, total: Tensor, weight: Tensor, graphs: GraphBatch) -> Tensor:
         norm = self.norm.module
@@ -99,3 +115,26 @@ class GatedGCN(Backbone):
             GatedGCNLayer(channels, edges, i + 1 < num_layers, norm, act, dropout, residual) for i in range(num_layers)
         )
         super().__init__(channels, layers, edge_dim)
+        self.residual = residual
+
+    def as_gated_layers(self) -> list[LayerWeights] | None:
+        """The parameters of its layers, if they are of the kind that has kernels as a whole.
+
+        Not with more than one layer and features of edges, whose states then depend on those of the nodes, and not
+        with dropout at work.
+        """
+        layers: list[Any] = list(self.layers)
+        if (len(layers) > 1 and self.edge_dim is not None) or (self.training and layers[0].dropout.p > 0):
+            return None
+        weights = [layer.weights() for layer in layers]
+        return None if None in weights else weights
+
+    def of_edges(self, graphs: GraphBatch, x: Tensor) -> Tensor | None:
+        """What the first layer's gates get from the features of edges."""
+        e, layer = self._edges(graphs, x), self.layers[0]
+        return None if e is None else layer.of_edges(e)  # type: ignore[operator, union-attr]
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether anything looks at what goes in and out of the parts of a module, which kernels pass by."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())

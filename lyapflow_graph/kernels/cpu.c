@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__GNUC__)
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -38,6 +39,8 @@
 #define LINE 64 /* bytes of memory that come at once */
 #define BLOCK 64
 #define ROWS 32 /* that a thread takes at a time */
+#define LANES 8 /* rows of what a layer keeps to itself are as wide as a multiple of this */
+#define ROOM 6  /* rows that a thread needs to work with */
 
 #define CLOSED 1e-6  /* keeps the shares finite where all gates of a node are closed */
 #define EPSILON 1e-5 /* of the normalisation */
@@ -61,6 +64,7 @@ static const double zeros_of_double[BLOCK] = {0};
     (1.0f + r + r * r * (0.5f + r * (1.6666667e-1f + r * (4.1666668e-2f + r * (8.3333676e-3f + r * 1.3888885e-3f)))))
 #include "gated_real.h"
 #include "update_real.h"
+#include "layer_real.h"
 #undef REAL
 #undef BITS
 #undef NAME
@@ -92,31 +96,42 @@ static const double zeros_of_double[BLOCK] = {0};
     (1.0 / 40320 + r * (1.0 / 362880 + r * (1.0 / 3628800 + r * (1.0 / 39916800 + r * (1.0 / 479001600))))))))))))
 #include "gated_real.h"
 #include "update_real.h"
+#include "layer_real.h"
 
 /* Whatever a kernel is called with: addresses and strides, in the order of its arguments. */
 #define MOST 17
 typedef struct {
-    ptrdiff_t rows, channels;
+    ptrdiff_t rows, channels, padded;
     const int32_t *ptr, *other, *edge;
     void *at[MOST];
     ptrdiff_t stride[MOST];
     void *sums; /* over the rows of each piece, for weight and bias */
 } Call;
 
+/* In the order of the names in cpu.py. The last two arguments of those that sum are the sums over all rows. */
 enum {
     FORWARD, BACKWARD_ROWS, BACKWARD_COLUMNS, DOUBLE_ROWS, DOUBLE_COLUMNS,
-    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE, KERNELS
+    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE, SILU_DUAL,
+    LAYER_VALUE, LAYER_ROWS, LAYER_COLUMNS, LAYER_DUAL_VALUE, LAYER_DUAL_ROWS, LAYER_DUAL_COLUMNS,
+    HEAD_VALUE, HEAD_DUAL, KERNELS
 };
-static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5};
+static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5, 5, 8, 9, 6, 9, 12, 8, 6, 9};
+static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
+static int sums(int kernel)
+{
+    return kernel == UPDATE_BACKWARD || kernel == UPDATE_DOUBLE || kernel == LAYER_ROWS || kernel == LAYER_DUAL_ROWS ||
+           kernel == HEAD_DUAL;
+}
 
 #define IN(m) ((NAMED(In)){call->at[m], call->stride[m]})
 #define OUT(m) ((NAMED(Out)){call->at[m], call->stride[m]})
 #define EDGES first, last, call->channels, call->ptr, call->other, call->edge
 #define NODES first, last, call->channels, room
 #define FLAT first * call->channels, last * call->channels
-#define SUMS(type) (type *)call->sums + 2 * piece * call->channels, (type *)call->sums + (2 * piece + 1) * call->channels
+#define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->ptr, call->other, call->edge, room})
+#define SUMS(type) (type *)call->sums + 2 * piece * call->padded, (type *)call->sums + (2 * piece + 1) * call->padded
 #define RUN(type)                                                                                                      \
-    type room[4 * call->channels];                                                                                     \
+    type room[ROOM * call->padded];                                                                                    \
     void *const *at = call->at;                                                                                        \
     switch (kernel) {                                                                                                  \
     case FORWARD: NAMED(forward_rows)(EDGES, IN(0), IN(1), IN(2), IN(3), OUT(4), OUT(5)); break;                       \
@@ -137,9 +152,23 @@ static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5};
     case UPDATE_DOUBLE:                                                                                                \
         NAMED(update_double)(NODES, IN(0), IN(1), IN(2), at[3], at[4], IN(5), IN(6), IN(7), IN(8), at[9], at[10],      \
                              OUT(11), OUT(12), OUT(13), OUT(14), SUMS(type)); break;                                   \
-    case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, at[1], NULL); break;                                    \
-    case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, at[2], NULL); break;                                  \
-    default: NAMED(silu)(2, FLAT, at[0], at[1], at[2], at[3], at[4]);                                                  \
+    case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, NULL, at[1], NULL); break;                              \
+    case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, NULL, at[2], NULL); break;                            \
+    case SILU_DOUBLE: NAMED(silu)(2, FLAT, at[0], at[1], at[2], NULL, at[3], at[4]); break;                            \
+    case SILU_DUAL: NAMED(silu)(3, FLAT, at[0], at[1], at[2], at[3], at[4], NULL); break;                              \
+    case LAYER_VALUE: NAMED(layer_value)(PIECE, at[0], IN(1), at[2], at[3], IN(4), OUT(5), OUT(6), at[7]); break;      \
+    case LAYER_ROWS:                                                                                                   \
+        NAMED(layer_backward_rows)(PIECE, at[0], at[1], at[2], at[3], IN(4), at[5], at[6], SUMS(type)); break;         \
+    case LAYER_COLUMNS: NAMED(layer_backward_columns)(PIECE, at[0], IN(1), at[2], at[3], at[4], OUT(5)); break;        \
+    case LAYER_DUAL_VALUE:                                                                                             \
+        NAMED(layer_dual_value)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], IN(6), OUT(7), at[8]); break;         \
+    case LAYER_DUAL_ROWS:                                                                                              \
+        NAMED(layer_dual_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5], IN(6), IN(7), at[8], at[9],            \
+                               SUMS(type)); break;                                                                     \
+    case LAYER_DUAL_COLUMNS:                                                                                           \
+        NAMED(layer_dual_columns)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], at[6], OUT(7)); break;              \
+    case HEAD_VALUE: NAMED(head_value)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5]); break;                        \
+    default: NAMED(head_dual)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), at[6], SUMS(type));                     \
     }
 
 static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
@@ -160,11 +189,11 @@ static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
 #define ADD_UP(type)                                                                                                   \
     for (int half = 0; half < 2; half++) {                                                                             \
         type *total = call->at[last - 2 + half];                                                                       \
-        for (ptrdiff_t m = 0; m < call->channels; m++)                                                                 \
+        for (ptrdiff_t m = 0; m < call->padded; m++)                                                                   \
             total[m] = 0;                                                                                              \
         for (ptrdiff_t piece = 0; piece < pieces; piece++)                                                             \
-            for (ptrdiff_t m = 0; m < call->channels; m++)                                                             \
-                total[m] += ((const type *)call->sums)[(2 * piece + half) * call->channels + m];                       \
+            for (ptrdiff_t m = 0; m < call->padded; m++)                                                               \
+                total[m] += ((const type *)call->sums)[(2 * piece + half) * call->padded + m];                         \
     }
 
 static void add_up(int last, int doubles, ptrdiff_t pieces, const Call *call)
@@ -194,7 +223,9 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
         return NULL;
     }
     const int32_t *edges = (const int32_t *)number[6]; /* one order of the edges: where they begin, other ends, numbers */
-    Call call = {.rows = number[3], .channels = number[4]};
+    Call call = {.rows = number[3], .channels = number[4], .padded = number[4]};
+    if (is_layer(kernel))
+        call.padded = (call.channels + LANES - 1) / LANES * LANES;
     if (edges) {
         call.ptr = edges;
         call.other = edges + call.rows + 1;
@@ -205,9 +236,8 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
         call.stride[m] = number[8 + 2 * m];
     }
     const ptrdiff_t pieces = (call.rows + ROWS - 1) / ROWS;
-    const int sums = kernel == UPDATE_BACKWARD || kernel == UPDATE_DOUBLE;
-    if (sums) {
-        call.sums = PyMem_Calloc((size_t)(pieces * 2 * call.channels + 1), doubles ? sizeof(double) : sizeof(float));
+    if (sums(kernel)) {
+        call.sums = PyMem_Calloc((size_t)(pieces * 2 * call.padded + 1), doubles ? sizeof(double) : sizeof(float));
         if (!call.sums)
             return PyErr_NoMemory();
     }
@@ -216,10 +246,10 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (ptrdiff_t piece = 0; piece < pieces; piece++)
         run(kernel, doubles, piece, &call);
-    if (sums)
+    if (sums(kernel))
         add_up(arguments[kernel], doubles, pieces, &call);
     Py_END_ALLOW_THREADS
-    if (sums)
+    if (sums(kernel))
         PyMem_Free(call.sums);
     Py_RETURN_NONE;
 }

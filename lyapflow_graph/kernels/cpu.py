@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,14 +15,18 @@ try:
 except ImportError:  # there was no compiler when the package was installed
     _cpu = None
 
+Slopes = tuple[Tensor, Tensor]
 available: bool = _cpu is not None
 
 # In the order of the enumeration in cpu.c.
 (
     _GATED_VALUE, _GATED_ROWS, _GATED_COLUMNS, _GATED_DOUBLE_ROWS, _GATED_DOUBLE_COLUMNS,
-    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE,
-) = range(11)  # fmt: skip
-_BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS)
+    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE, _SILU_DUAL,
+    _LAYER_VALUE, _LAYER_ROWS, _LAYER_COLUMNS, _LAYER_DUAL_VALUE, _LAYER_DUAL_ROWS, _LAYER_DUAL_COLUMNS,
+    _HEAD_VALUE, _HEAD_DUAL,
+) = range(20)  # fmt: skip
+_BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS, _LAYER_COLUMNS, _LAYER_DUAL_COLUMNS)
+_LANES = 8
 _WORK_OF_A_THREAD = 2**15  # entries; with fewer it takes longer to start a thread than to compute them
 
 
@@ -97,6 +102,91 @@ UPDATE: Kernels = Kernels(_update_value, _update_backward, _update_double_backwa
 SILU: Kernels = Kernels(_silu_value, _silu_backward, _silu_double_backward)
 
 
+# -- a layer as a whole -------------------------------------------------------------------------------------------------
+
+
+def width(channels: int) -> int:
+    """How wide the rows are that a layer keeps to itself."""
+    return -(-channels // _LANES) * _LANES
+
+
+def layer_value(
+    p: Tensor, c: Tensor | None, weight: Tensor, bias: Tensor, h: Tensor, edges: Tensor, residual: bool, features: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """y, silu(y) if asked for, and for every node what is needed of its sums."""
+    rows, channels = h.shape
+    y, f = _like(h), _like(h) if features else None
+    sums = _rows_of(p, 3, weight)
+    _run(_LAYER_VALUE, edges, rows, channels, (p, c, weight, bias, h if residual else None, y, f, sums))
+    return y, f, sums
+
+
+def layer_backward(
+    p: Tensor, c: Tensor | None, sums: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, edges: Tensor, of_edges: bool
+) -> tuple[Tensor, Tensor | None, Slopes]:
+    """The derivatives in p, c and the normalisation, given that in y."""
+    rows, channels = gy.shape
+    dp, gn, dnorm = _like(p), _rows_of(p, 1, weight), (_like(weight), _like(bias))
+    dc = None if c is None or not of_edges else _like(c)
+    _run(_LAYER_ROWS, None, rows, channels, (p, sums, weight, bias, gy, dp, gn, *dnorm))
+    _run(_LAYER_COLUMNS, edges, rows, channels, (p, c, sums, gn, dp, dc))
+    return dp, dc, dnorm
+
+
+def layer_dual_value(
+    p: Tensor, p_: Tensor, c: Tensor | None, sums: Tensor, weight: Tensor, bias: Tensor, h_: Tensor, edges: Tensor,
+    residual: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The change of y and of the sums along that of h and p."""
+    y_, sums_ = _like(h_), _like(sums)
+    given = p, p_, c, sums, weight, bias, h_ if residual else None
+    _run(_LAYER_DUAL_VALUE, edges, *h_.shape, (*given, y_, sums_))
+    return y_, sums_
+
+
+def layer_dual_backward(
+    p: Tensor, p_: Tensor, c: Tensor | None, sums: Tensor, sums_: Tensor, weight: Tensor, bias: Tensor, gy: Tensor,
+    gy_: Tensor, edges: Tensor,
+) -> tuple[Tensor, Tensor | None, Slopes]:  # fmt: skip
+    """The change of what `layer_backward` gives along that of p, the sums and gy."""
+    rows, channels = gy.shape
+    dp_, gn, dnorm = _like(p), _rows_of(p, 2, weight), (_like(weight), _like(bias))
+    dc = None if c is None else _like(c)
+    _run(_LAYER_DUAL_ROWS, None, rows, channels, (p, p_, sums, sums_, weight, bias, gy, gy_, dp_, gn, *dnorm))
+    _run(_LAYER_DUAL_COLUMNS, edges, rows, channels, (p, p_, c, sums, sums_, gn, dp_, dc))
+    return dp_, dc, dnorm
+
+
+def head_value(t: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The density at every node, v^2 with v = <silu(t), weight> + bias, and its derivative in t, times the seed."""
+    density, gt = t.new_empty(len(t)), _like(t)
+    _run(_HEAD_VALUE, None, *t.shape, (t, weight, bias, seed, density, gt))
+    return density, gt
+
+
+def head_dual(
+    t: Tensor, t_: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, seed_: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The change of that derivative along those of t and the seed, and of the derivatives in weight and bias."""
+    gt_, dweight, dbias = _like(t), _like(weight), _like(weight)
+    _run(_HEAD_DUAL, None, *t.shape, (t, t_, weight, bias, seed, seed_, gt_, dweight, dbias))
+    return gt_, dweight, dbias
+
+
+def silu_backward(x: Tensor, g: Tensor) -> Tensor:
+    """g times the derivative of silu."""
+    return _silu_backward(x, g)[0]
+
+
+def silu_dual(x: Tensor, g: Tensor, x_: Tensor, g_: Tensor) -> Tensor:
+    """The change of `silu_backward` along those of x and g."""
+    return _flat(_SILU_DUAL, x, 1, g, x_, g_)[0]
+
+
+def _rows_of(p: Tensor, count: int, like: Tensor) -> Tensor:
+    return torch.empty((len(p), count * len(like)), dtype=p.dtype)
+
+
 def _like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype)
 
@@ -117,15 +207,19 @@ def _launch(kernel: int, edges: Tensor | None, *tensors: Tensor | None) -> None:
     # A kernel takes rows wherever they lie, but the entries of a row must be neighbours.
     kept = [x if x is None or x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors]
     first: Any = kept[0]
-    rows, channels = first.shape
+    _run(kernel, edges, *first.shape, kept)
+
+
+def _run(kernel: int, edges: Tensor | None, rows: int, channels: int, tensors: Sequence[Tensor | None]) -> None:
     count, start, work = 0, 0, rows
     if edges is not None:
         count = work = (len(edges) - 2 * (rows + 1)) // 4
         start = edges.data_ptr()
         if kernel in _BY_SOURCE:  # the second order: see adjacency.pack
             start += edges.element_size() * (rows + 1 + 2 * count)
+    first: Any = tensors[0]
     threads = max(1, min(torch.get_num_threads(), work * channels // _WORK_OF_A_THREAD))
     numbers = [kernel, int(first.dtype == torch.float64), threads, rows, channels, count, start]
-    for x in kept:
+    for x in tensors:
         numbers += (0, 0) if x is None else (x.data_ptr(), x.stride(0))
     _cpu.launch(*numbers)

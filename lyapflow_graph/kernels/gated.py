@@ -72,7 +72,7 @@ def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor)
         # A sum over many neighbours would lose the last of them.
         wide = gated_sums(k.float(), q.float(), v.float(), None if c is None else c.float(), edges)
         return wide[0].to(v.dtype), wide[1].to(v.dtype)
-    return _SUMS(k, q, v, c, edges) if _has_kernel(k) else _plain_sums(k, q, v, c, edges)
+    return _SUMS(k, q, v, c, edges) if has_kernel(k) else _plain_sums(k, q, v, c, edges)
 
 
 def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Te
     >>> gated_update(torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4), torch.ones(4), torch.zeros(4)).shape
     torch.Size([3, 4])
     """
-    return _UPDATE(own, num, den, weight, bias) if _has_kernel(own) else _plain_update(own, num, den, weight, bias)[0]
+    return _UPDATE(own, num, den, weight, bias) if has_kernel(own) else _plain_update(own, num, den, weight, bias)[0]
 
 
 def silu(x: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def silu(x: Tensor) -> Tensor:
     >>> silu(torch.tensor([0.0, 1.0]))
     tensor([0.0000, 0.7311])
     """
-    return _SILU(x) if _has_kernel(x) else F.silu(x)
+    return _SILU(x) if has_kernel(x) else F.silu(x)
 
 
 @final
@@ -122,7 +122,8 @@ def with_kernels(module: nn.Module) -> nn.Module:
     return module
 
 
-def _has_kernel(x: Tensor) -> bool:
+def has_kernel(x: Tensor) -> bool:
+    """Whether operators on such a tensor are computed by kernels."""
     # Operators have neither forward mode nor vmap.
     return _chosen == "auto" and cpu.fits(x) and not torch._C._are_functorch_transforms_active()
 

@@ -134,6 +134,28 @@ class Operator:
         return (*slopes, *[None] * (count - len(slopes)))
 
 
+def backward_again(
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor | None], cotangents: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """The backward of a function, computed anew so that it can be differentiated itself."""
+    points = [_point(x, True) for x in inputs]
+    return _grad(function(*points), points, cotangents, True)
+
+
+def backward_of_backward(
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor | None],
+    g: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The derivatives in g and in the inputs of what the backward makes of them, given those of its results."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        points, along = [_point(x, again) for x in inputs], [_point(x, again) for x in g]
+        slopes = _grad(function(*points), points, along, True)
+        return _grad(slopes, [*along, *points], cotangents, again)
+
+
 def _returning_tensors(kernel: Kernel) -> Callable[..., Any]:
     """An operator returns tensors only: what belongs to an input that is None is an empty one."""
 
@@ -171,7 +193,8 @@ def _point(x: Tensor | None, again: bool) -> Tensor | None:
 
 def _grad(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any], create: bool) -> list[Any]:
     """`torch.autograd.grad` that leaves out what is None, and what does not depend on anything."""
-    pairs = [(y, c) for y, c in zip(outputs, cotangents, strict=True) if y is not None and y.requires_grad]
+    given = zip(outputs, cotangents, strict=True)
+    pairs = [(y, c) for y, c in given if y is not None and c is not None and y.requires_grad]
     wanted = [x for x in inputs if x is not None]
     found = iter(
         torch.autograd.grad(

@@ -6,31 +6,138 @@
 
    The double backward is the derivative of the backward along (own', num', den', weight', bias'), with gy held: mixed
    derivatives commute. Sums over rows, for weight and bias, are left to the caller piece by piece.
+
+   Some rows are wider than they have channels (`padded`), with zeros at their end, which stay zeros.
 */
 
 #define ROW(x, i) ((x).at + (ptrdiff_t)(i) * (x).stride)
 
-/* u, and what is known of the row: 1 / standard deviation. x is written to `x`. */
-static ALWAYS_INLINE REAL NAME(normalise)(
-    ptrdiff_t channels, const REAL *own, const REAL *num, const REAL *den, REAL *restrict x)
+static ALWAYS_INLINE void NAME(load)(ptrdiff_t channels, ptrdiff_t padded, const REAL *row, REAL *restrict to)
+{
+    memcpy(to, row, (size_t)channels * sizeof(REAL));
+    for (ptrdiff_t m = channels; m < padded; m++)
+        to[m] = 0;
+}
+
+/* From u to x, in place; gives 1 / standard deviation. */
+static ALWAYS_INLINE REAL NAME(normalise)(ptrdiff_t channels, ptrdiff_t padded, REAL *restrict x)
 {
     REAL mean = 0, square = 0;
     REDUCE(mean)
-    for (ptrdiff_t m = 0; m < channels; m++) {
-        x[m] = own[m] + num[m] / (den[m] + (REAL)CLOSED);
+    for (ptrdiff_t m = 0; m < padded; m++)
         mean += x[m];
-    }
     mean /= (REAL)channels;
-    REDUCE(square)
-    for (ptrdiff_t m = 0; m < channels; m++) {
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++)
         x[m] -= mean;
+    for (ptrdiff_t m = channels; m < padded; m++)
+        x[m] = 0;
+    REDUCE(square)
+    for (ptrdiff_t m = 0; m < padded; m++)
         square += x[m] * x[m];
-    }
     const REAL inverse = 1 / SQRT(square / (REAL)channels + (REAL)EPSILON);
     SIMD
-    for (ptrdiff_t m = 0; m < channels; m++)
+    for (ptrdiff_t m = 0; m < padded; m++)
         x[m] *= inverse;
     return inverse;
+}
+
+/* From u' to x', in place; gives the mean of x u'. */
+static ALWAYS_INLINE REAL NAME(normalise_dual)(
+    ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict x, REAL inverse, REAL *restrict x_)
+{
+    REAL mean = 0, q = 0;
+    REDUCE(mean, q)
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        mean += x_[m];
+        q += x_[m] * x[m];
+    }
+    mean /= (REAL)channels;
+    q /= (REAL)channels;
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++)
+        x_[m] = inverse * (x_[m] - mean - x[m] * q);
+    for (ptrdiff_t m = channels; m < padded; m++)
+        x_[m] = 0;
+    return q;
+}
+
+/* From x to y, in place. */
+static ALWAYS_INLINE void NAME(activate)(ptrdiff_t padded, REAL *restrict x, const REAL *weight, const REAL *bias)
+{
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        const REAL t = x[m] * weight[m] + bias[m];
+        x[m] = t * NAME(sigmoid)(t);
+    }
+}
+
+/* From g, the cotangent of y, to that of u. Overwrites g. */
+static ALWAYS_INLINE void NAME(norm_backward)(
+    ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict x, REAL inverse, const REAL *weight, const REAL *bias,
+    REAL *restrict g, REAL *restrict gu, REAL *restrict dweight, REAL *restrict dbias)
+{
+    REAL A = 0, B = 0;
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t);
+        const REAL gt = g[m] * (s + t * s * (1 - s));
+        dweight[m] += gt * x[m];
+        dbias[m] += gt;
+        g[m] = gt * weight[m];
+    }
+    REDUCE(A, B)
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        A += g[m];
+        B += g[m] * x[m];
+    }
+    A /= (REAL)channels;
+    B /= (REAL)channels;
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++)
+        gu[m] = inverse * (g[m] - A - x[m] * B);
+    for (ptrdiff_t m = channels; m < padded; m++)
+        gu[m] = 0;
+}
+
+/* The same with derivatives along x', g' and, unless they are NULL, weight' and bias'; and that of y along these, if
+   `y_` is not NULL. `q` is what normalise_dual gave. Overwrites g and g'. */
+static ALWAYS_INLINE void NAME(norm_dual)(
+    ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict x, const REAL *restrict x_, REAL inverse, REAL q,
+    const REAL *weight, const REAL *bias, const REAL *weight_, const REAL *bias_, REAL *restrict g, REAL *restrict g_,
+    REAL *restrict gu, REAL *restrict gu_, REAL *restrict y_, REAL *restrict dweight, REAL *restrict dbias)
+{
+    REAL A = 0, B = 0, A_ = 0, B_ = 0;
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t), slope = s * (1 - s), f1 = s + t * slope;
+        const REAL t_ = x_[m] * weight[m] + (weight_ ? x[m] * weight_[m] + bias_[m] : 0);
+        const REAL gt = g[m] * f1, gt_ = g_[m] * f1 + g[m] * slope * (2 + t * (1 - 2 * s)) * t_;
+        if (y_)
+            y_[m] = f1 * t_;
+        g[m] = gt * weight[m];
+        g_[m] = gt_ * weight[m] + (weight_ ? gt * weight_[m] : 0);
+        dweight[m] += gt_ * x[m] + gt * x_[m];
+        dbias[m] += gt_;
+    }
+    REDUCE(A, B, A_, B_)
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        A += g[m];
+        B += g[m] * x[m];
+        A_ += g_[m];
+        B_ += g_[m] * x[m] + g[m] * x_[m];
+    }
+    A /= (REAL)channels;
+    B /= (REAL)channels;
+    A_ /= (REAL)channels;
+    B_ /= (REAL)channels;
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++) {
+        gu[m] = inverse * (g[m] - A - x[m] * B);
+        gu_[m] = inverse * (g_[m] - A_ - x_[m] * B - x[m] * B_) - inverse * q * gu[m];
+    }
+    for (ptrdiff_t m = channels; m < padded; m++)
+        gu[m] = gu_[m] = 0;
 }
 
 CLONES static void NAME(update_forward)(
@@ -39,13 +146,13 @@ CLONES static void NAME(update_forward)(
 {
     REAL *restrict x = room;
     for (ptrdiff_t i = first; i < last; i++) {
-        NAME(normalise)(channels, ROW(own, i), ROW(num, i), ROW(den, i), x);
-        REAL *restrict yi = ROW(y, i);
+        const REAL *owni = ROW(own, i), *numi = ROW(num, i), *deni = ROW(den, i);
         SIMD
-        for (ptrdiff_t m = 0; m < channels; m++) {
-            const REAL t = x[m] * weight[m] + bias[m];
-            yi[m] = t * NAME(sigmoid)(t);
-        }
+        for (ptrdiff_t m = 0; m < channels; m++)
+            x[m] = owni[m] + numi[m] / (deni[m] + (REAL)CLOSED);
+        NAME(normalise)(channels, channels, x);
+        NAME(activate)(channels, x, weight, bias);
+        memcpy(ROW(y, i), x, (size_t)channels * sizeof(REAL));
     }
 }
 
@@ -54,33 +161,22 @@ CLONES static void NAME(update_backward)(
     const REAL *weight, const REAL *bias, NAME(In) gy, NAME(Out) down, NAME(Out) dnum, NAME(Out) dden,
     REAL *restrict dweight, REAL *restrict dbias)
 {
-    REAL *restrict x = room, *restrict gx = room + channels;
+    REAL *restrict x = room, *restrict g = x + channels, *restrict over = g + channels;
     for (ptrdiff_t i = first; i < last; i++) {
-        const REAL *numi = ROW(num, i), *deni = ROW(den, i), *gyi = ROW(gy, i);
-        const REAL inverse = NAME(normalise)(channels, ROW(own, i), numi, deni, x);
-        REAL A = 0, B = 0;
+        const REAL *owni = ROW(own, i), *numi = ROW(num, i), *deni = ROW(den, i);
         SIMD
         for (ptrdiff_t m = 0; m < channels; m++) {
-            const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t);
-            const REAL gt = gyi[m] * (s + t * s * (1 - s));
-            dweight[m] += gt * x[m];
-            dbias[m] += gt;
-            gx[m] = gt * weight[m];
+            over[m] = 1 / (deni[m] + (REAL)CLOSED);
+            x[m] = owni[m] + numi[m] * over[m];
         }
-        REDUCE(A, B)
-        for (ptrdiff_t m = 0; m < channels; m++) {
-            A += gx[m];
-            B += gx[m] * x[m];
-        }
-        A /= (REAL)channels;
-        B /= (REAL)channels;
-        REAL *restrict downi = ROW(down, i), *restrict dnumi = ROW(dnum, i), *restrict ddeni = ROW(dden, i);
+        const REAL inverse = NAME(normalise)(channels, channels, x);
+        NAME(load)(channels, channels, ROW(gy, i), g);
+        REAL *restrict gu = ROW(down, i), *restrict dnumi = ROW(dnum, i), *restrict ddeni = ROW(dden, i);
+        NAME(norm_backward)(channels, channels, x, inverse, weight, bias, g, gu, dweight, dbias);
         SIMD
         for (ptrdiff_t m = 0; m < channels; m++) {
-            const REAL gu = inverse * (gx[m] - A - x[m] * B), over = 1 / (deni[m] + (REAL)CLOSED);
-            downi[m] = gu;
-            dnumi[m] = gu * over;
-            ddeni[m] = -gu * over * numi[m] * over;
+            dnumi[m] = gu[m] * over[m];
+            ddeni[m] = -gu[m] * over[m] * numi[m] * over[m];
         }
     }
 }
@@ -91,66 +187,39 @@ CLONES static void NAME(update_double)(
     const REAL *lweight, const REAL *lbias, NAME(Out) dgy, NAME(Out) down, NAME(Out) dnum, NAME(Out) dden,
     REAL *restrict dweight, REAL *restrict dbias)
 {
-    /* A prime is a derivative along the given direction. */
-    REAL *restrict x = room, *restrict x_ = x + channels, *restrict gx = x_ + channels, *restrict gx_ = gx + channels;
+    REAL *restrict x = room, *restrict x_ = x + channels, *restrict g = x_ + channels, *restrict g_ = g + channels;
+    REAL *restrict gu = g_ + channels, *restrict over = gu + channels;
     for (ptrdiff_t i = first; i < last; i++) {
-        const REAL *numi = ROW(num, i), *deni = ROW(den, i), *gyi = ROW(gy, i);
+        const REAL *owni = ROW(own, i), *numi = ROW(num, i), *deni = ROW(den, i);
         const REAL *lowni = ROW(lown, i), *lnumi = ROW(lnum, i), *ldeni = ROW(lden, i);
-        const REAL inverse = NAME(normalise)(channels, ROW(own, i), numi, deni, x);
-        REAL mean = 0, q = 0, A = 0, B = 0, A_ = 0, B_ = 0;
         SIMD
         for (ptrdiff_t m = 0; m < channels; m++) {
-            const REAL over = 1 / (deni[m] + (REAL)CLOSED);
-            x_[m] = lowni[m] + (lnumi[m] - numi[m] * over * ldeni[m]) * over; /* u' for now */
+            over[m] = 1 / (deni[m] + (REAL)CLOSED);
+            const REAL r = numi[m] * over[m];
+            x[m] = owni[m] + r;
+            x_[m] = lowni[m] + (lnumi[m] - r * ldeni[m]) * over[m];
+            g_[m] = 0;
         }
-        REDUCE(mean, q)
-        for (ptrdiff_t m = 0; m < channels; m++) {
-            mean += x_[m];
-            q += x_[m] * x[m];
-        }
-        mean /= (REAL)channels;
-        q /= (REAL)channels;
-        REAL *restrict dgyi = ROW(dgy, i);
+        const REAL inverse = NAME(normalise)(channels, channels, x);
+        const REAL q = NAME(normalise_dual)(channels, channels, x, inverse, x_);
+        NAME(load)(channels, channels, ROW(gy, i), g);
+        REAL *restrict gu_ = ROW(down, i), *restrict dnumi = ROW(dnum, i), *restrict ddeni = ROW(dden, i);
+        NAME(norm_dual)(channels, channels, x, x_, inverse, q, weight, bias, lweight, lbias, g, g_, gu, gu_,
+                        ROW(dgy, i), dweight, dbias);
         SIMD
         for (ptrdiff_t m = 0; m < channels; m++) {
-            x_[m] = inverse * (x_[m] - mean - x[m] * q);
-            const REAL t = x[m] * weight[m] + bias[m], t_ = x_[m] * weight[m] + x[m] * lweight[m] + lbias[m];
-            const REAL s = NAME(sigmoid)(t), slope = s * (1 - s), f1 = s + t * slope;
-            const REAL gt = gyi[m] * f1, gt_ = gyi[m] * slope * (2 + t * (1 - 2 * s)) * t_;
-            dgyi[m] = f1 * t_;
-            gx[m] = gt * weight[m];
-            gx_[m] = gt_ * weight[m] + gt * lweight[m];
-            dweight[m] += gt_ * x[m] + gt * x_[m];
-            dbias[m] += gt_;
-        }
-        REDUCE(A, B, A_, B_)
-        for (ptrdiff_t m = 0; m < channels; m++) {
-            A += gx[m];
-            B += gx[m] * x[m];
-            A_ += gx_[m];
-            B_ += gx_[m] * x[m] + gx[m] * x_[m];
-        }
-        A /= (REAL)channels;
-        B /= (REAL)channels;
-        A_ /= (REAL)channels;
-        B_ /= (REAL)channels;
-        REAL *restrict downi = ROW(down, i), *restrict dnumi = ROW(dnum, i), *restrict ddeni = ROW(dden, i);
-        SIMD
-        for (ptrdiff_t m = 0; m < channels; m++) {
-            const REAL gu = inverse * (gx[m] - A - x[m] * B), over = 1 / (deni[m] + (REAL)CLOSED), r = numi[m] * over;
-            const REAL gu_ = inverse * (gx_[m] - A_ - x_[m] * B - x[m] * B_) - inverse * q * gu;
-            const REAL r_ = (lnumi[m] - r * ldeni[m]) * over, shrink = ldeni[m] * over;
-            downi[m] = gu_;
-            dnumi[m] = (gu_ - gu * shrink) * over;
-            ddeni[m] = (gu * r * shrink - gu_ * r - gu * r_) * over;
+            const REAL r = numi[m] * over[m], r_ = (lnumi[m] - r * ldeni[m]) * over[m], shrink = ldeni[m] * over[m];
+            dnumi[m] = (gu_[m] - gu[m] * shrink) * over[m];
+            ddeni[m] = (gu[m] * r * shrink - gu_[m] * r - gu[m] * r_) * over[m];
         }
     }
 }
 
-/* silu(x) alone, and its first and second derivative: `order` of them. */
+/* silu(x) alone, its first and second derivative: `order` of them; or, as the third, the derivative of the
+   backward, g silu'(x), along x' and g'. */
 CLONES static void NAME(silu)(
-    int order, ptrdiff_t first, ptrdiff_t last, const REAL *x, const REAL *g, const REAL *l, REAL *restrict out,
-    REAL *restrict other)
+    int order, ptrdiff_t first, ptrdiff_t last, const REAL *x, const REAL *g, const REAL *l, const REAL *g_,
+    REAL *restrict out, REAL *restrict other)
 {
     if (order == 0)
         SIMD
@@ -162,12 +231,18 @@ CLONES static void NAME(silu)(
             const REAL s = NAME(sigmoid)(x[m]);
             out[m] = g[m] * (s + x[m] * s * (1 - s));
         }
-    else
+    else if (order == 2)
         SIMD
         for (ptrdiff_t m = first; m < last; m++) {
             const REAL s = NAME(sigmoid)(x[m]), slope = s * (1 - s);
             out[m] = l[m] * (s + x[m] * slope);
             other[m] = g[m] * l[m] * slope * (2 + x[m] * (1 - 2 * s));
+        }
+    else
+        SIMD
+        for (ptrdiff_t m = first; m < last; m++) {
+            const REAL s = NAME(sigmoid)(x[m]), slope = s * (1 - s), f1 = s + x[m] * slope;
+            out[m] = g_[m] * f1 + g[m] * l[m] * slope * (2 + x[m] * (1 - 2 * s));
         }
 }
 

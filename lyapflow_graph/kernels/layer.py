@@ -1,0 +1,324 @@
+"""A gated layer as a whole, and an energy on such layers with its gradient, differentiated by hand.
+
+Between two matrix products everything that happens to the features of a node happens in one kernel. The gradient of an
+energy, which a step goes along, is differentiated once more when a model learns; mixed derivatives commute, so that this
+is the derivative of the gradient along a direction: one pass forward and one backward with dual numbers, and no graph of
+a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import cpu
+from .cpu import Slopes
+from .gated import gated_sums, gated_update, has_kernel, silu
+from .operators import backward_again, backward_of_backward
+
+
+class LayerWeights(NamedTuple):
+    """The parameters of a gated layer.
+
+    Attributes:
+        weight: `[4 d, d]`, of the maps to q, v, k and own, one below the other.
+        bias: `[4 d]`, likewise.
+        norm_weight: `[d]`, of the normalisation.
+        norm_bias: `[d]`, likewise.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
+
+
+class HeadWeights(NamedTuple):
+    """The parameters of a perceptron of one hidden layer and one output: `[d, d]`, `[d]`, `[1, d]`, `[1]`."""
+
+    weight: Tensor
+    bias: Tensor
+    out_weight: Tensor
+    out_bias: Tensor
+
+
+def gated_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, residual: bool) -> Tensor:
+    r"""A layer of :class:`GatedGCN` with normalised rows and SiLU, without dropout.
+
+    With `[q v k own] = h weight^T + bias` and :func:`gated_sums` of them, the layer is
+    :math:`\mathrm{silu}(\mathrm{norm}(\mathrm{own} + \mathrm{num} / (\mathrm{den} + 10^{-6})))`, added to h or not.
+
+    Args:
+        h: `[n, d]`.
+        c: `[E, d]`, of the edges, or None.
+        weights: The parameters.
+        edges: :attr:`GraphBatch.packed_edges`.
+        residual: Whether to add h.
+    """
+    if not fits(h, c, *weights):
+        return _plain_layer(h, c, weights, edges, residual)
+    return _Layer.apply(h, _padded(c, cpu.width(h.shape[1])), edges, residual, *weights)  # type: ignore[no-untyped-call]
+
+
+def gated_energy(
+    h: Tensor, c: Tensor | None, layers: Sequence[LayerWeights], head: HeadWeights, edges: Tensor, seed: Tensor | None,
+    residual: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    r"""An energy density at every node, its features, and the gradient of the sum of the densities, times `seed`.
+
+    The features are :math:`f = \mathrm{silu}(y)` of what the layers make of h, the density is the square of what the
+    head makes of f.
+
+    Args:
+        h: `[n, d]`.
+        c: `[E, d]`, of the edges, or None; with more than one layer None.
+        layers: Their parameters.
+        head: Those of the perceptron.
+        edges: :attr:`GraphBatch.packed_edges`.
+        seed: `[n]`, or None for ones.
+        residual: Whether layers add what comes in.
+    """
+    if not fits(h, c, *head, *(x for layer in layers for x in layer)):
+        return _plain_energy(h, c, layers, head, edges, seed, residual)
+    flat = [x for layer in layers for x in layer]
+    return _Energy.apply(h, _padded(c, cpu.width(h.shape[1])), edges, seed, residual, *head, *flat)  # type: ignore
+
+
+def fits(h: Tensor, *others: Tensor | None) -> bool:
+    """Whether there are kernels for these tensors."""
+    return (
+        has_kernel(h)
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and all(x is None or (x.dtype == h.dtype and x.device == h.device) for x in others)
+    )
+
+
+# -- in plain torch -----------------------------------------------------------------------------------------------------
+
+
+def _plain_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, residual: bool) -> Tensor:
+    q, v, k, own = F.linear(h, weights.weight, weights.bias).chunk(4, dim=1)
+    change = gated_update(own, *gated_sums(k, q, v, c, edges), weights.norm_weight, weights.norm_bias)
+    return h + change if residual else change
+
+
+def _plain_energy(
+    h: Tensor, c: Tensor | None, layers: Sequence[LayerWeights], head: HeadWeights, edges: Tensor, seed: Tensor | None,
+    residual: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    record = torch.is_grad_enabled()
+    with torch.enable_grad():
+        point = h if h.requires_grad else h.detach().requires_grad_()
+        y = point
+        for weights in layers:
+            y = _plain_layer(y, c, weights, edges, residual)
+        features = silu(y)
+        v = F.linear(silu(F.linear(features, head.weight, head.bias)), head.out_weight, head.out_bias)[:, 0]
+        density = v.square()
+        (gradient,) = torch.autograd.grad(density, point, torch.ones_like(density) if seed is None else seed, create_graph=record)
+    return density, features, gradient
+
+
+# -- by kernels ---------------------------------------------------------------------------------------------------------
+
+
+@final
+class _Gates:
+    """A layer with its edges, as the kernels take it: rows of what it keeps are padded to a width that suits them."""
+
+    def __init__(self, weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, residual: bool) -> None:
+        weight, bias, norm_weight, norm_bias = weights
+        self.channels = channels = weight.shape[1]
+        self.width = width = cpu.width(channels)
+        if width != channels:
+            more = width - channels
+            weight = F.pad(weight.view(4, channels, channels), (0, 0, 0, more)).flatten(0, 1)
+            bias = F.pad(bias.view(4, channels), (0, more)).flatten()
+        self.weight, self.bias = weight.contiguous(), bias
+        self.norm = _padded(norm_weight, width), _padded(norm_bias, width)
+        self.c, self.edges, self.residual = c, edges, residual
+
+    def value(self, h: Tensor, features: bool) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """y, silu(y) if asked for, and what the others take as p and sums."""
+        p = torch.addmm(self.bias, h, self.weight.T)
+        y, f, sums = cpu.layer_value(p, self.c, *self.norm, h, self.edges, self.residual, features)
+        return y, f, p, sums
+
+    def backward(self, p: Tensor, sums: Tensor, gy: Tensor, of_edges: bool) -> tuple[Tensor, Tensor | None, Slopes]:
+        """The derivatives in p, c and the normalisation, given that in y."""
+        return cpu.layer_backward(p, self.c, sums, *self.norm, gy, self.edges, of_edges)
+
+    def dual_value(self, h_: Tensor, p: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The change of y, p and sums with h."""
+        p_ = h_ @ self.weight.T
+        y_, sums_ = cpu.layer_dual_value(p, p_, self.c, sums, *self.norm, h_, self.edges, self.residual)
+        return y_, p_, sums_
+
+    def dual_backward(
+        self, p: Tensor, sums: Tensor, p_: Tensor, sums_: Tensor, gy: Tensor, gy_: Tensor
+    ) -> tuple[Tensor, Tensor | None, Slopes]:
+        """The change of what `backward` gives, with h and with gy."""
+        return cpu.layer_dual_backward(p, p_, self.c, sums, sums_, *self.norm, gy, gy_, self.edges)
+
+    def down(self, gy: Tensor, dp: Tensor) -> Tensor:
+        """The derivative in h, given those in y and p."""
+        return torch.addmm(gy, dp, self.weight) if self.residual else dp @ self.weight
+
+    def slopes(self, dweight: Tensor, dbias: Tensor, dnorm: Slopes) -> list[Tensor]:
+        """The derivatives in the weights as they were given."""
+        channels, width = self.channels, self.width
+        if width != channels:
+            dweight = dweight.view(4, width, channels)[:, :channels].reshape(4 * channels, channels)
+            dbias = dbias.view(4, width)[:, :channels].reshape(4 * channels)
+        return [dweight, dbias, *(x[:channels] for x in dnorm)]
+
+
+@final
+class _Layer(torch.autograd.Function):
+    """:func:`gated_layer`."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, residual: bool, *weights: Tensor) -> Tensor:
+        y, _, p, sums = _Gates(weights, c, edges, residual).value(h, features=False)
+        ctx.save_for_backward(h, c, edges, *weights, p, sums)
+        ctx.residual = residual
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Any:
+        h, c, *weights = _LayerBackward.apply(ctx.needs_input_grad, ctx.residual, gy, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return h, c, None, None, *weights
+
+
+@final
+class _LayerBackward(torch.autograd.Function):
+    """Its backward, which is differentiated again where the layer is part of an energy."""
+
+    @staticmethod
+    def forward(ctx: Any, needs: Sequence[bool], residual: bool, gy: Tensor, *saved: Any) -> Any:
+        h, c, edges, *weights, p, sums = saved
+        layer, gy = _Gates(weights, c, edges, residual), _rows(gy)
+        dp, dc, dnorm = layer.backward(p, sums, gy, of_edges=needs[1])
+        learns = any(needs[4:])
+        slopes = layer.slopes(dp.T @ h, dp.sum(0), dnorm) if learns else [None] * 4
+        ctx.save_for_backward(gy, dp, *saved)
+        ctx.residual = residual
+        ctx.set_materialize_grads(False)
+        return (layer.down(gy, dp) if needs[0] else None, dc, *slopes)
+
+    @staticmethod
+    def backward(ctx: Any, h_: Tensor | None, *others: Tensor | None) -> Any:
+        gy, dp, h, c, edges, *weights, p, sums = ctx.saved_tensors
+        if torch.is_grad_enabled() or h_ is None or any(x is not None for x in others):
+
+            def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
+                return (_plain_layer(h, _cut(c, h), LayerWeights(*weights), edges, ctx.residual),)
+
+            dgy, *found = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
+        else:
+            layer, h_ = _Gates(weights, c, edges, ctx.residual), _rows(h_)
+            dgy, p_, sums_ = layer.dual_value(h_, p, sums)
+            dp_, dc, dnorm = layer.dual_backward(p, sums, p_, sums_, gy, torch.zeros_like(gy))
+            slopes = layer.slopes(torch.addmm(dp.T @ h_, dp_.T, h), dp_.sum(0), dnorm)
+            found = [dp_ @ layer.weight, dc, *slopes]
+        dh, dc, *dweights = found
+        return None, None, dgy, dh, dc, None, *dweights, None, None
+
+
+@final
+class _Energy(torch.autograd.Function):
+    """:func:`gated_energy`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, seed: Tensor | None, residual: bool, *weights: Tensor
+    ) -> Any:
+        head, layers = _ready(weights, c, edges, residual)
+        y, f, passed = h, None, []
+        for layer in layers:
+            x = y
+            y, f, p, sums = layer.value(x, features=layer is layers[-1])
+            passed.append((layer, x, p, sums))
+        t = torch.addmm(head.bias, f, head.weight.T)
+        density, gt = cpu.head_value(t, head.out_weight, head.out_bias, seed)
+        gf = gt @ head.weight
+        g = cpu.silu_backward(y, gf)
+        kept: list[Tensor] = []
+        for layer, x, p, sums in reversed(passed):
+            dp, _, _ = layer.backward(p, sums, g, of_edges=False)
+            kept += [x, p, sums, g, dp]
+            g = layer.down(g, dp)
+        ctx.save_for_backward(h, c, edges, seed, y, f, t, gt, gf, *weights, *kept)
+        ctx.residual, ctx.weights = residual, len(weights)
+        ctx.set_materialize_grads(False)
+        return density, f, g
+
+    @staticmethod
+    def backward(ctx: Any, seed_: Tensor | None, lf: Tensor | None, h_: Tensor | None) -> Any:
+        h, c, edges, seed, y, f, t, gt, gf, *rest = ctx.saved_tensors
+        weights, kept = rest[: ctx.weights], rest[ctx.weights :]
+        if torch.is_grad_enabled():
+
+            def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+                layers = [LayerWeights(*weights[m : m + 4]) for m in range(4, len(weights), 4)]
+                return _plain_energy(h, _cut(c, h), layers, HeadWeights(*weights[:4]), edges, seed, ctx.residual)
+
+            dh, dc, *dweights = backward_again(plain, [h, c, *weights], [seed_, lf, h_])
+            return dh, dc, None, None, None, *dweights
+        head, layers = _ready(weights, c, edges, ctx.residual)
+        passed = [kept[m : m + 5] for m in range(0, len(kept), 5)][::-1]
+        y_, duals = torch.zeros_like(h) if h_ is None else _rows(h_), []
+        for layer, (_, p, sums, _, _) in zip(layers, passed, strict=True):
+            x_ = y_
+            y_, p_, sums_ = layer.dual_value(x_, p, sums)
+            duals.append((x_, p_, sums_))
+        f_ = cpu.silu_backward(y, y_)
+        t_ = f_ @ head.weight.T
+        gt_, dout, dout_bias = cpu.head_dual(t, t_, head.out_weight, head.out_bias, seed, seed_)
+        gf_ = gt_ @ head.weight if lf is None else torch.addmm(lf, gt_, head.weight)
+        dweights = _of_head(torch.addmm(gt.T @ f_, gt_.T, f), gt_.sum(0), dout, dout_bias)
+        g_ = cpu.silu_dual(y, gf, y_, gf_)
+        found: list[list[Tensor]] = []
+        for layer, (x, p, sums, g, dp), (x_, p_, sums_) in zip(layers[::-1], passed[::-1], duals[::-1], strict=True):
+            dp_, dc, dnorm = layer.dual_backward(p, sums, p_, sums_, g, g_)
+            found.append(layer.slopes(torch.addmm(dp.T @ x_, dp_.T, x), dp_.sum(0), dnorm))
+            g_ = layer.down(g_, dp_)
+        for slopes in found[::-1]:
+            dweights += slopes
+        return g_, dc, None, None, None, *dweights
+
+
+def _ready(
+    weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, residual: bool
+) -> tuple[HeadWeights, list[_Gates]]:
+    """The parameters of an energy, as the kernels take them."""
+    weight, bias, out_weight, out_bias = weights[:4]
+    width = cpu.width(len(bias))
+    if width != len(bias):
+        weight = F.pad(weight, (0, 0, 0, width - len(bias)))
+    head = HeadWeights(weight, _padded(bias, width), _padded(out_weight[0], width), out_bias)
+    return head, [_Gates(weights[m : m + 4], c, edges, residual) for m in range(4, len(weights), 4)]
+
+
+def _of_head(dweight: Tensor, dbias: Tensor, dout: Tensor, dout_bias: Tensor) -> list[Tensor]:
+    """The derivatives in the head's weights as they were given."""
+    channels = dweight.shape[1]
+    return [dweight[:channels], dbias[:channels], dout[None, :channels], dout_bias[:1]]
+
+
+def _padded(x: Tensor | None, width: int) -> Any:
+    return x if x is None or x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
+
+
+def _cut(c: Tensor | None, h: Tensor) -> Tensor | None:
+    return None if c is None else c[:, : h.shape[1]]
+
+
+def _rows(x: Tensor) -> Tensor:
+    """With the entries of each row side by side."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()

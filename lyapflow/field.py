@@ -173,7 +173,7 @@ class LyapunovField(Field):
             gradient=g,
             descent=e.descent,
             direction=nothing if e.direction is None else e.direction,
-            tangent=nothing if e.tangent is None else e.tangent,
+            tangent=nothing if e.direction is None else self._tangent(e.direction, e.descent, systems),
             alpha=alpha,
             beta=beta,
             velocity=e.velocity,
@@ -204,7 +204,7 @@ class LyapunovField(Field):
             _check_like("descent", descent, state)
             known |= {"features": features, "energy": energy, "gradient": descent}
 
-        direction, tangent = None, None
+        direction = None
         of_tangent: dict[str, Any] = known
         flows = not (isinstance(self.beta, float) and self.beta == 0.0)
         if tangent_module is not None and flows:
@@ -213,23 +213,33 @@ class LyapunovField(Field):
             direction = at_least_single(direction)
             known = known | {"direction": direction}
             of_tangent = known | {"features": features}
-            tangent = direction
-            if self.projection != "none":
-                within = systems if self.projection == "system" else Rows().bind(state)
-                tangent = orthogonal(direction, descent, within)
 
         alpha = self._value(self.alpha, state, known, systems)
         if isinstance(alpha, Tensor):
             alpha = alpha.clamp(min=0)
-        velocity = descent * (-systems.spread(alpha) if isinstance(alpha, Tensor) else -alpha)
-        beta: Scale = 0.0
-        if tangent is not None:
-            beta = self._value(self.beta, state, of_tangent, systems)
-            if isinstance(beta, float):
-                velocity = torch.add(velocity, tangent, alpha=beta)
-            else:
-                velocity = torch.addcmul(velocity, tangent, systems.spread(beta))
-        return _Evaluation(systems, slope, descent, direction, tangent, alpha, beta, velocity.to(h.dtype))
+        beta = 0.0 if direction is None else self._value(self.beta, state, of_tangent, systems)
+        velocity = self._velocity(descent, direction, alpha, beta, systems)
+        return _Evaluation(systems, slope, descent, direction, alpha, beta, velocity.to(h.dtype))
+
+    def _velocity(
+        self, descent: Tensor, direction: Tensor | None, alpha: Scale, beta: Scale, systems: Systems
+    ) -> Tensor:
+        if direction is None:
+            return descent * (-systems.spread(alpha) if isinstance(alpha, Tensor) else -alpha)
+        if self.projection == "system" and hasattr(systems, "velocity"):  # systems that have a shorter way
+            found = systems.velocity(direction, descent, *(_per_system(x, systems, descent) for x in (alpha, beta)))
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        down = descent * (-systems.spread(alpha) if isinstance(alpha, Tensor) else -alpha)
+        tangent = self._tangent(direction, descent, systems)
+        if isinstance(beta, float):
+            return torch.add(down, tangent, alpha=beta)
+        return torch.addcmul(down, tangent, systems.spread(beta))
+
+    def _tangent(self, direction: Tensor, descent: Tensor, systems: Systems) -> Tensor:
+        if self.projection == "none":
+            return direction
+        return orthogonal(direction, descent, systems if self.projection == "system" else Rows().bind(descent))
 
     def _set_coefficient(self, name: str, given: Any) -> None:
         if isinstance(given, (int, float)) and not isinstance(given, bool):
@@ -280,7 +290,6 @@ class _Evaluation:
     slope: Slope | None
     descent: Tensor
     direction: Tensor | None
-    tangent: Tensor | None
     alpha: Scale
     beta: Scale
     velocity: Tensor

@@ -48,6 +48,12 @@ def orthogonal(direction: Tensor, gradient: Tensor, systems: Systems) -> Tensor:
     return direction
 
 
+def combine(direction: Tensor, gradient: Tensor, alpha: PerSystem, beta: PerSystem, systems: Systems) -> Tensor:
+    """`-alpha g + beta T` with the orthogonal part T of the direction, for checked arguments."""
+    tangent = orthogonal(direction, gradient, systems)
+    return torch.addcmul(gradient * -systems.spread(alpha), tangent, systems.spread(beta))
+
+
 def share_along(direction: Tensor, gradient: Tensor, systems: Systems) -> PerSystem:
     """<M, g> / <g, g> in each system, 0 where g = 0."""
     unit, square, scale = at_scale_one(gradient, systems)

@@ -8,11 +8,13 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from solvers import Segments, Single, Systems
 from solvers._typing import PerSystem
 
 from .kernels.adjacency import pack
+from .kernels.velocity import velocity
 
 Pool = Literal["sum", "mean", "max"]
 
@@ -119,6 +121,10 @@ class GraphBatch(Systems):
     def largest(self, x: Tensor) -> PerSystem:
         return self._division.largest(x)
 
+    def velocity(self, direction: Tensor, gradient: Tensor, alpha: PerSystem, beta: PerSystem) -> Tensor | None:
+        """The velocity of a Lyapunov field by kernels, where there are some: see :class:`lyapflow.LyapunovField`."""
+        return velocity(direction, gradient, alpha, beta, self, self.batch)
+
     # -- as graphs --------------------------------------------------------------------------------------------------
 
     def with_edge_attr(self, edge_attr: Tensor | None) -> GraphBatch:
@@ -207,7 +213,8 @@ class GraphBatch(Systems):
     @torch.compiler.disable
     def _once(self, name: str, make: Any) -> Any:
         if name not in self._worked_out:
-            with torch.inference_mode(False):  # it is kept, and may be part of a gradient later
+            # It is kept, and may be part of a gradient later, or outlive the transform of torch.func that it is made in.
+            with torch.inference_mode(False), temporarily_clear_interpreter_stack():
                 self._worked_out[name] = make()
         return self._worked_out[name]
 

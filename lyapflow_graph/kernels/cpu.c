@@ -6,6 +6,7 @@
 
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,7 +34,6 @@
 /* Channels are independent of each other. Sums within a row may be taken in any order, as long as it is the same. */
 #define TEXT(x) _Pragma(#x)
 #define SIMD TEXT(omp simd)
-#define REDUCE(...) TEXT(omp simd reduction(+ : __VA_ARGS__))
 
 #define AHEAD 8 /* edges */
 #define LINE 64 /* bytes of memory that come at once */
@@ -59,12 +59,14 @@ static const double zeros_of_double[BLOCK] = {0};
 #define LN2_LOW -2.12194440e-4f
 #define BIAS 127
 #define SQRT sqrtf
+#define SMALLEST FLT_MIN
 #define MANTISSA 23
 #define POLYNOMIAL(r)                                                                                                  \
     (1.0f + r + r * r * (0.5f + r * (1.6666667e-1f + r * (4.1666668e-2f + r * (8.3333676e-3f + r * 1.3888885e-3f)))))
 #include "gated_real.h"
 #include "update_real.h"
 #include "layer_real.h"
+#include "velocity_real.h"
 #undef REAL
 #undef BITS
 #undef NAME
@@ -76,6 +78,7 @@ static const double zeros_of_double[BLOCK] = {0};
 #undef LN2_LOW
 #undef BIAS
 #undef SQRT
+#undef SMALLEST
 #undef MANTISSA
 #undef POLYNOMIAL
 
@@ -90,6 +93,7 @@ static const double zeros_of_double[BLOCK] = {0};
 #define LN2_LOW 1.90821492927058770002e-10
 #define BIAS 1023
 #define SQRT sqrt
+#define SMALLEST DBL_MIN
 #define MANTISSA 52
 #define POLYNOMIAL(r)                                                                                                  \
     (1 + r + r * r * (1.0 / 2 + r * (1.0 / 6 + r * (1.0 / 24 + r * (1.0 / 120 + r * (1.0 / 720 + r * (1.0 / 5040 + r * \
@@ -97,11 +101,12 @@ static const double zeros_of_double[BLOCK] = {0};
 #include "gated_real.h"
 #include "update_real.h"
 #include "layer_real.h"
+#include "velocity_real.h"
 
 /* Whatever a kernel is called with: addresses and strides, in the order of its arguments. */
 #define MOST 17
 typedef struct {
-    ptrdiff_t rows, channels, padded;
+    ptrdiff_t rows, channels, padded, systems;
     const int32_t *ptr, *other, *edge;
     void *at[MOST];
     ptrdiff_t stride[MOST];
@@ -112,10 +117,11 @@ typedef struct {
 enum {
     FORWARD, BACKWARD_ROWS, BACKWARD_COLUMNS, DOUBLE_ROWS, DOUBLE_COLUMNS,
     UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE, SILU_DUAL,
+    VELOCITY_DOTS, VELOCITY_REST, VELOCITY_VALUE, VELOCITY_PRODUCTS, VELOCITY_BACKWARD,
     LAYER_VALUE, LAYER_ROWS, LAYER_COLUMNS, LAYER_DUAL_VALUE, LAYER_DUAL_ROWS, LAYER_DUAL_COLUMNS,
     HEAD_VALUE, HEAD_DUAL, KERNELS
 };
-static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5, 5, 8, 9, 6, 9, 12, 8, 6, 9};
+static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5, 5, 5, 5, 7, 9, 10, 8, 9, 6, 9, 12, 8, 6, 9};
 static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
 static int sums(int kernel)
 {
@@ -127,6 +133,7 @@ static int sums(int kernel)
 #define OUT(m) ((NAMED(Out)){call->at[m], call->stride[m]})
 #define EDGES first, last, call->channels, call->ptr, call->other, call->edge
 #define NODES first, last, call->channels, room
+#define CHANNELS first, last, call->channels
 #define FLAT first * call->channels, last * call->channels
 #define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->ptr, call->other, call->edge, room})
 #define SUMS(type) (type *)call->sums + 2 * piece * call->padded, (type *)call->sums + (2 * piece + 1) * call->padded
@@ -156,6 +163,14 @@ static int sums(int kernel)
     case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, NULL, at[2], NULL); break;                            \
     case SILU_DOUBLE: NAMED(silu)(2, FLAT, at[0], at[1], at[2], NULL, at[3], at[4]); break;                            \
     case SILU_DUAL: NAMED(silu)(3, FLAT, at[0], at[1], at[2], at[3], at[4], NULL); break;                              \
+    case VELOCITY_DOTS: NAMED(velocity_dots)(CHANNELS, IN(0), IN(1), at[4]); break;                                    \
+    case VELOCITY_REST: NAMED(velocity_rest)(NODES, IN(0), IN(1), at[2], at[3], at[4]); break;                         \
+    case VELOCITY_VALUE:                                                                                               \
+        NAMED(velocity_value)(CHANNELS, IN(0), IN(1), at[4], at[5], at[2], at[3], OUT(6)); break;                      \
+    case VELOCITY_PRODUCTS: NAMED(velocity_products)(NODES, IN(0), IN(1), IN(5), at[2], at[3], at[4]); break;          \
+    case VELOCITY_BACKWARD:                                                                                            \
+        NAMED(velocity_backward)(CHANNELS, IN(0), IN(1), IN(7), at[4], at[5], at[2], at[3], at[6], OUT(8), OUT(9));    \
+        break;                                                                                                         \
     case LAYER_VALUE: NAMED(layer_value)(PIECE, at[0], IN(1), at[2], at[3], IN(4), OUT(5), OUT(6), at[7]); break;      \
     case LAYER_ROWS:                                                                                                   \
         NAMED(layer_backward_rows)(PIECE, at[0], at[1], at[2], at[3], IN(4), at[5], at[6], SUMS(type)); break;         \
@@ -185,23 +200,38 @@ static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
     }
 }
 
-/* The sums of all pieces, one after the other, so that they do not depend on who computed them. */
+/* What is left when all pieces are done, one after the other, so that it does not depend on who did them. */
 #define ADD_UP(type)                                                                                                   \
     for (int half = 0; half < 2; half++) {                                                                             \
-        type *total = call->at[last - 2 + half];                                                                       \
+        type *total = call->at[arguments[kernel] - 2 + half];                                                          \
         for (ptrdiff_t m = 0; m < call->padded; m++)                                                                   \
             total[m] = 0;                                                                                              \
         for (ptrdiff_t piece = 0; piece < pieces; piece++)                                                             \
             for (ptrdiff_t m = 0; m < call->padded; m++)                                                               \
                 total[m] += ((const type *)call->sums)[(2 * piece + half) * call->padded + m];                         \
     }
+#define FINISH(type)                                                                                                   \
+    switch (kernel) {                                                                                                  \
+    case VELOCITY_DOTS: NAMED(velocity_shares)(call->rows, call->systems, at[2], at[4], at[3]); break;                 \
+    case VELOCITY_REST: NAMED(velocity_second_shares)(call->rows, call->systems, at[2], at[4], at[3]); break;          \
+    case VELOCITY_PRODUCTS:                                                                                            \
+        NAMED(velocity_slopes)(call->rows, call->systems, at[2], at[4], at[3], at[6], at[7], at[8]); break;            \
+    default:                                                                                                           \
+        if (sums(kernel))                                                                                              \
+            ADD_UP(type)                                                                                               \
+    }
 
-static void add_up(int last, int doubles, ptrdiff_t pieces, const Call *call)
+static void finish(int kernel, int doubles, ptrdiff_t pieces, const Call *call)
 {
+    void *const *at = call->at;
     if (doubles) {
-        ADD_UP(double)
+#define NAMED(x) x##_double
+        FINISH(double)
+#undef NAMED
     } else {
-        ADD_UP(float)
+#define NAMED(x) x##_float
+        FINISH(float)
+#undef NAMED
     }
 }
 
@@ -223,7 +253,7 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
         return NULL;
     }
     const int32_t *edges = (const int32_t *)number[6]; /* one order of the edges: where they begin, other ends, numbers */
-    Call call = {.rows = number[3], .channels = number[4], .padded = number[4]};
+    Call call = {.rows = number[3], .channels = number[4], .padded = number[4], .systems = number[5]};
     if (is_layer(kernel))
         call.padded = (call.channels + LANES - 1) / LANES * LANES;
     if (edges) {
@@ -246,8 +276,7 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (ptrdiff_t piece = 0; piece < pieces; piece++)
         run(kernel, doubles, piece, &call);
-    if (sums(kernel))
-        add_up(arguments[kernel], doubles, pieces, &call);
+    finish(kernel, doubles, pieces, &call);
     Py_END_ALLOW_THREADS
     if (sums(kernel))
         PyMem_Free(call.sums);
@@ -256,7 +285,7 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
 
 static PyMethodDef methods[] = {
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,
-     "launch(kernel, doubles, threads, rows, channels, edges, address of the edges, address, stride, ...)\n\n"
+     "launch(kernel, doubles, threads, rows, channels, edges or systems, address of the edges, address, stride, ...)\n\n"
      "Run a kernel on tensors given by their addresses."},
     {NULL, NULL, 0, NULL},
 };

@@ -22,9 +22,10 @@ available: bool = _cpu is not None
 (
     _GATED_VALUE, _GATED_ROWS, _GATED_COLUMNS, _GATED_DOUBLE_ROWS, _GATED_DOUBLE_COLUMNS,
     _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE, _SILU_DUAL,
+    _VELOCITY_DOTS, _VELOCITY_REST, _VELOCITY_VALUE, _VELOCITY_PRODUCTS, _VELOCITY_BACKWARD,
     _LAYER_VALUE, _LAYER_ROWS, _LAYER_COLUMNS, _LAYER_DUAL_VALUE, _LAYER_DUAL_ROWS, _LAYER_DUAL_COLUMNS,
     _HEAD_VALUE, _HEAD_DUAL,
-) = range(20)  # fmt: skip
+) = range(25)  # fmt: skip
 _BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS, _LAYER_COLUMNS, _LAYER_DUAL_COLUMNS)
 _LANES = 8
 _WORK_OF_A_THREAD = 2**15  # entries; with fewer it takes longer to start a thread than to compute them
@@ -33,6 +34,11 @@ _WORK_OF_A_THREAD = 2**15  # entries; with fewer it takes longer to start a thre
 def fits(x: Tensor) -> bool:
     """Whether there is a kernel for such a tensor."""
     return available and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """With the entries of each row side by side, which the kernels need."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
 def _gated_value(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, ...]:
@@ -183,6 +189,38 @@ def silu_dual(x: Tensor, g: Tensor, x_: Tensor, g_: Tensor) -> Tensor:
     return _flat(_SILU_DUAL, x, 1, g, x_, g_)[0]
 
 
+# -- a field ------------------------------------------------------------------------------------------------------------
+
+
+def velocity(
+    direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor, index: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """-alpha g + beta T, and for every system what the backward needs of its shares."""
+    systems = len(alpha)
+    shares, found = alpha.new_empty(systems, 4), _like(gradient)
+    of_rows = alpha.new_empty(3 * len(gradient))
+    first = direction, gradient, index, shares
+    for kernel, others in (
+        (_VELOCITY_DOTS, (of_rows,)),
+        (_VELOCITY_REST, (of_rows,)),
+        (_VELOCITY_VALUE, (alpha, beta, found)),
+    ):
+        _run(kernel, None, *gradient.shape, (*first, *others), systems)
+    return found, shares
+
+
+def velocity_backward(
+    direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor, index: Tensor | None, shares: Tensor, l: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The derivatives in direction, gradient, alpha and beta."""
+    systems, of_rows, products = len(alpha), alpha.new_empty(2 * len(gradient)), _like(alpha)
+    dM, dg, dalpha, dbeta = _like(gradient), _like(gradient), _like(alpha), _like(beta)
+    first = direction, gradient, index, shares
+    _run(_VELOCITY_PRODUCTS, None, *gradient.shape, (*first, of_rows, l, products, dalpha, dbeta), systems)
+    _run(_VELOCITY_BACKWARD, None, *gradient.shape, (*first, alpha, beta, products, l, dM, dg), systems)
+    return dM, dg, dalpha, dbeta
+
+
 def _rows_of(p: Tensor, count: int, like: Tensor) -> Tensor:
     return torch.empty((len(p), count * len(like)), dtype=p.dtype)
 
@@ -205,13 +243,15 @@ def _flat(kernel: int, x: Tensor, outputs: int, *others: Tensor) -> tuple[Tensor
 
 def _launch(kernel: int, edges: Tensor | None, *tensors: Tensor | None) -> None:
     # A kernel takes rows wherever they lie, but the entries of a row must be neighbours.
-    kept = [x if x is None or x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors]
+    kept = [x if x is None else in_rows(x) for x in tensors]
     first: Any = kept[0]
     _run(kernel, edges, *first.shape, kept)
 
 
-def _run(kernel: int, edges: Tensor | None, rows: int, channels: int, tensors: Sequence[Tensor | None]) -> None:
-    count, start, work = 0, 0, rows
+def _run(
+    kernel: int, edges: Tensor | None, rows: int, channels: int, tensors: Sequence[Tensor | None], systems: int = 0
+) -> None:
+    count, start, work = systems, 0, rows
     if edges is not None:
         count = work = (len(edges) - 2 * (rows + 1)) // 4
         start = edges.data_ptr()

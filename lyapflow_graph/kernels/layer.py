@@ -202,8 +202,8 @@ class _LayerBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, needs: Sequence[bool], residual: bool, gy: Tensor, *saved: Any) -> Any:
         h, c, edges, *weights, p, sums = saved
-        layer, gy = _Gates(weights, c, edges, residual), _rows(gy)
-        dp, dc, dnorm = layer.backward(p, sums, gy, of_edges=needs[1])
+        layer = _Gates(weights, c, edges, residual)
+        dp, dc, dnorm = layer.backward(p, sums, cpu.in_rows(gy), of_edges=needs[1])
         learns = any(needs[4:])
         slopes = layer.slopes(dp.T @ h, dp.sum(0), dnorm) if learns else [None] * 4
         ctx.save_for_backward(gy, dp, *saved)
@@ -221,9 +221,9 @@ class _LayerBackward(torch.autograd.Function):
 
             dgy, *found = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
         else:
-            layer, h_ = _Gates(weights, c, edges, ctx.residual), _rows(h_)
+            layer, h_ = _Gates(weights, c, edges, ctx.residual), cpu.in_rows(h_)
             dgy, p_, sums_ = layer.dual_value(h_, p, sums)
-            dp_, dc, dnorm = layer.dual_backward(p, sums, p_, sums_, gy, torch.zeros_like(gy))
+            dp_, dc, dnorm = layer.dual_backward(p, sums, p_, sums_, cpu.in_rows(gy), torch.zeros_like(gy))
             slopes = layer.slopes(torch.addmm(dp.T @ h_, dp_.T, h), dp_.sum(0), dnorm)
             found = [dp_ @ layer.weight, dc, *slopes]
         dh, dc, *dweights = found
@@ -272,7 +272,7 @@ class _Energy(torch.autograd.Function):
             return dh, dc, None, None, None, *dweights
         head, layers = _ready(weights, c, edges, ctx.residual)
         passed = [kept[m : m + 5] for m in range(0, len(kept), 5)][::-1]
-        y_, duals = torch.zeros_like(h) if h_ is None else _rows(h_), []
+        y_, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), []
         for layer, (_, p, sums, _, _) in zip(layers, passed, strict=True):
             x_ = y_
             y_, p_, sums_ = layer.dual_value(x_, p, sums)
@@ -317,8 +317,3 @@ def _padded(x: Tensor | None, width: int) -> Any:
 
 def _cut(c: Tensor | None, h: Tensor) -> Tensor | None:
     return None if c is None else c[:, : h.shape[1]]
-
-
-def _rows(x: Tensor) -> Tensor:
-    """With the entries of each row side by side."""
-    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()

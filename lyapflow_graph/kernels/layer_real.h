@@ -370,17 +370,17 @@ CLONES static void NAME(head_value)(
     NAME(Piece) piece, const REAL *t, const REAL *weight, const REAL *bias, const REAL *seed, REAL *density, REAL *gt)
 {
     UNPACK;
+    REAL *restrict f0 = piece.room;
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
         const REAL *ti = t + padded * i;
         REAL *restrict g = gt + padded * i;
-        REAL v = 0;
-        REDUCE(v)
+        SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
             const REAL s = NAME(sigmoid)(ti[m]);
-            v += ti[m] * s * weight[m];
+            f0[m] = ti[m] * s;
             g[m] = weight[m] * (s + ti[m] * s * (1 - s));
         }
-        v += *bias;
+        const REAL v = NAME(dot)(padded, f0, weight) + *bias;
         density[i] = v * v;
         const REAL gv = 2 * v * (seed ? seed[i] : 1);
         SIMD
@@ -395,27 +395,26 @@ CLONES static void NAME(head_dual)(
     NAME(In) seed_, REAL *gt_, REAL *restrict dweight, REAL *restrict dbias)
 {
     UNPACK;
-    REAL *restrict f0 = piece.room, *restrict f1 = f0 + padded, *restrict f2 = f1 + padded;
+    REAL *restrict f0 = piece.room, *restrict f1 = f0 + padded, *restrict f1_ = f1 + padded;
+    REAL *restrict f2_ = f1_ + padded;
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
         const REAL *ti = t + padded * i, *ti_ = t_ + padded * i;
         REAL *restrict g_ = gt_ + padded * i;
-        REAL v = 0, v_ = 0;
-        REDUCE(v, v_)
+        SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
             const REAL s = NAME(sigmoid)(ti[m]), slope = s * (1 - s);
             f0[m] = ti[m] * s;
             f1[m] = s + ti[m] * slope;
-            f2[m] = slope * (2 + ti[m] * (1 - 2 * s)) * ti_[m];
-            v += f0[m] * weight[m];
-            v_ += f1[m] * ti_[m] * weight[m];
+            f1_[m] = f1[m] * ti_[m];
+            f2_[m] = slope * (2 + ti[m] * (1 - 2 * s)) * ti_[m];
         }
-        v += *bias;
+        const REAL v = NAME(dot)(padded, f0, weight) + *bias, v_ = NAME(dot)(padded, f1_, weight);
         const REAL m_i = seed ? seed[i] : 1, gv = 2 * v * m_i;
         const REAL gv_ = 2 * v_ * m_i + (seed_.at ? 2 * v * seed_.at[seed_.stride * i] : 0);
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
-            g_[m] = weight[m] * (gv_ * f1[m] + gv * f2[m]);
-            dweight[m] += gv_ * f0[m] + gv * f1[m] * ti_[m];
+            g_[m] = weight[m] * (gv_ * f1[m] + gv * f2_[m]);
+            dweight[m] += gv_ * f0[m] + gv * f1_[m];
         }
         dbias[0] += gv_;
     }

@@ -19,23 +19,48 @@ static ALWAYS_INLINE void NAME(load)(ptrdiff_t channels, ptrdiff_t padded, const
         to[m] = 0;
 }
 
+/* Sums of a row, in lanes that are added up at the end: an order that does not hold the processor up. */
+static ALWAYS_INLINE REAL NAME(scaled_dot)(ptrdiff_t count, const REAL *x, REAL of_x, const REAL *y, REAL of_y)
+{
+    REAL lane[LANES] = {0};
+    ptrdiff_t m = 0;
+    for (; m + LANES <= count; m += LANES)
+        SIMD
+        for (int l = 0; l < LANES; l++)
+            lane[l] += of_x * x[m + l] * (of_y * y[m + l]);
+    for (; m < count; m++)
+        lane[m % LANES] += of_x * x[m] * (of_y * y[m]);
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+static ALWAYS_INLINE REAL NAME(dot)(ptrdiff_t count, const REAL *x, const REAL *y)
+{
+    return NAME(scaled_dot)(count, x, 1, y, 1);
+}
+
+static ALWAYS_INLINE REAL NAME(total)(ptrdiff_t count, const REAL *x)
+{
+    REAL lane[LANES] = {0};
+    ptrdiff_t m = 0;
+    for (; m + LANES <= count; m += LANES)
+        SIMD
+        for (int l = 0; l < LANES; l++)
+            lane[l] += x[m + l];
+    for (; m < count; m++)
+        lane[m % LANES] += x[m];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
 /* From u to x, in place; gives 1 / standard deviation. */
 static ALWAYS_INLINE REAL NAME(normalise)(ptrdiff_t channels, ptrdiff_t padded, REAL *restrict x)
 {
-    REAL mean = 0, square = 0;
-    REDUCE(mean)
-    for (ptrdiff_t m = 0; m < padded; m++)
-        mean += x[m];
-    mean /= (REAL)channels;
+    const REAL mean = NAME(total)(padded, x) / (REAL)channels;
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++)
         x[m] -= mean;
     for (ptrdiff_t m = channels; m < padded; m++)
         x[m] = 0;
-    REDUCE(square)
-    for (ptrdiff_t m = 0; m < padded; m++)
-        square += x[m] * x[m];
-    const REAL inverse = 1 / SQRT(square / (REAL)channels + (REAL)EPSILON);
+    const REAL inverse = 1 / SQRT(NAME(dot)(padded, x, x) / (REAL)channels + (REAL)EPSILON);
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++)
         x[m] *= inverse;
@@ -46,14 +71,7 @@ static ALWAYS_INLINE REAL NAME(normalise)(ptrdiff_t channels, ptrdiff_t padded, 
 static ALWAYS_INLINE REAL NAME(normalise_dual)(
     ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict x, REAL inverse, REAL *restrict x_)
 {
-    REAL mean = 0, q = 0;
-    REDUCE(mean, q)
-    for (ptrdiff_t m = 0; m < padded; m++) {
-        mean += x_[m];
-        q += x_[m] * x[m];
-    }
-    mean /= (REAL)channels;
-    q /= (REAL)channels;
+    const REAL mean = NAME(total)(padded, x_) / (REAL)channels, q = NAME(dot)(padded, x, x_) / (REAL)channels;
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++)
         x_[m] = inverse * (x_[m] - mean - x[m] * q);
@@ -77,7 +95,6 @@ static ALWAYS_INLINE void NAME(norm_backward)(
     ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict x, REAL inverse, const REAL *weight, const REAL *bias,
     REAL *restrict g, REAL *restrict gu, REAL *restrict dweight, REAL *restrict dbias)
 {
-    REAL A = 0, B = 0;
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++) {
         const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t);
@@ -86,13 +103,7 @@ static ALWAYS_INLINE void NAME(norm_backward)(
         dbias[m] += gt;
         g[m] = gt * weight[m];
     }
-    REDUCE(A, B)
-    for (ptrdiff_t m = 0; m < padded; m++) {
-        A += g[m];
-        B += g[m] * x[m];
-    }
-    A /= (REAL)channels;
-    B /= (REAL)channels;
+    const REAL A = NAME(total)(padded, g) / (REAL)channels, B = NAME(dot)(padded, g, x) / (REAL)channels;
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++)
         gu[m] = inverse * (g[m] - A - x[m] * B);
@@ -107,7 +118,6 @@ static ALWAYS_INLINE void NAME(norm_dual)(
     const REAL *weight, const REAL *bias, const REAL *weight_, const REAL *bias_, REAL *restrict g, REAL *restrict g_,
     REAL *restrict gu, REAL *restrict gu_, REAL *restrict y_, REAL *restrict dweight, REAL *restrict dbias)
 {
-    REAL A = 0, B = 0, A_ = 0, B_ = 0;
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++) {
         const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t), slope = s * (1 - s), f1 = s + t * slope;
@@ -120,17 +130,9 @@ static ALWAYS_INLINE void NAME(norm_dual)(
         dweight[m] += gt_ * x[m] + gt * x_[m];
         dbias[m] += gt_;
     }
-    REDUCE(A, B, A_, B_)
-    for (ptrdiff_t m = 0; m < padded; m++) {
-        A += g[m];
-        B += g[m] * x[m];
-        A_ += g_[m];
-        B_ += g_[m] * x[m] + g[m] * x_[m];
-    }
-    A /= (REAL)channels;
-    B /= (REAL)channels;
-    A_ /= (REAL)channels;
-    B_ /= (REAL)channels;
+    const REAL A = NAME(total)(padded, g) / (REAL)channels, A_ = NAME(total)(padded, g_) / (REAL)channels;
+    const REAL B = NAME(dot)(padded, g, x) / (REAL)channels;
+    const REAL B_ = (NAME(dot)(padded, g_, x) + NAME(dot)(padded, g, x_)) / (REAL)channels;
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++) {
         gu[m] = inverse * (g[m] - A - x[m] * B);
@@ -245,5 +247,3 @@ CLONES static void NAME(silu)(
             out[m] = g_[m] * f1 + g[m] * l[m] * slope * (2 + x[m] * (1 - 2 * s));
         }
 }
-
-#undef ROW

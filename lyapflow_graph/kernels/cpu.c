@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__GNUC__)
@@ -35,12 +36,14 @@
 #define TEXT(x) _Pragma(#x)
 #define SIMD TEXT(omp simd)
 
+#define ROW(x, i) ((x).at + (ptrdiff_t)(i) * (x).stride)
+
 #define AHEAD 8 /* edges */
 #define LINE 64 /* bytes of memory that come at once */
 #define BLOCK 64
 #define ROWS 32 /* that a thread takes at a time */
-#define LANES 8 /* rows of what a layer keeps to itself are as wide as a multiple of this */
-#define ROOM 6  /* rows that a thread needs to work with */
+#define LANES 16 /* rows of what a layer keeps to itself are as wide as a multiple of this */
+#define ROOM 7  /* rows that a thread needs to work with */
 
 #define CLOSED 1e-6  /* keeps the shares finite where all gates of a node are closed */
 #define EPSILON 1e-5 /* of the normalisation */
@@ -113,20 +116,28 @@ typedef struct {
     void *sums; /* over the rows of each piece, for weight and bias */
 } Call;
 
-/* In the order of the names in cpu.py. The last two arguments of those that sum are the sums over all rows. */
+/* In the order of the names in cpu.py. */
 enum {
     FORWARD, BACKWARD_ROWS, BACKWARD_COLUMNS, DOUBLE_ROWS, DOUBLE_COLUMNS,
-    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE, SILU_DUAL,
+    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE,
     VELOCITY_DOTS, VELOCITY_REST, VELOCITY_VALUE, VELOCITY_PRODUCTS, VELOCITY_BACKWARD,
     LAYER_VALUE, LAYER_ROWS, LAYER_COLUMNS, LAYER_DUAL_VALUE, LAYER_DUAL_ROWS, LAYER_DUAL_COLUMNS,
     HEAD_VALUE, HEAD_DUAL, KERNELS
 };
-static const int arguments[KERNELS] = {6, 8, 8, 14, 12, 6, 11, 17, 2, 3, 5, 5, 5, 5, 7, 9, 10, 8, 9, 6, 9, 12, 8, 6, 9};
+static const int arguments[KERNELS] = {
+    6, 8, 8, 14, 12, 6, 10, 16, 2, 3, 5, 5, 5, 7, 9, 10, 10, 12, 7, 13, 17, 9, 7, 8,
+};
 static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
+
+/* How many rows a kernel sums over all rows of its input: its last argument has them. */
 static int sums(int kernel)
 {
-    return kernel == UPDATE_BACKWARD || kernel == UPDATE_DOUBLE || kernel == LAYER_ROWS || kernel == LAYER_DUAL_ROWS ||
-           kernel == HEAD_DUAL;
+    switch (kernel) {
+    case UPDATE_BACKWARD: case UPDATE_DOUBLE: case LAYER_COLUMNS: case LAYER_DUAL_COLUMNS: return 2;
+    case HEAD_DUAL: return 3;
+    case LAYER_ROWS: case LAYER_DUAL_ROWS: return 4;
+    default: return 0;
+    }
 }
 
 #define IN(m) ((NAMED(In)){call->at[m], call->stride[m]})
@@ -136,7 +147,7 @@ static int sums(int kernel)
 #define CHANNELS first, last, call->channels
 #define FLAT first * call->channels, last * call->channels
 #define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->ptr, call->other, call->edge, room})
-#define SUMS(type) (type *)call->sums + 2 * piece * call->padded, (type *)call->sums + (2 * piece + 1) * call->padded
+#define SUMS(type) (type *)call->sums + sums(kernel) * piece * call->padded
 #define RUN(type)                                                                                                      \
     type room[ROOM * call->padded];                                                                                    \
     void *const *at = call->at;                                                                                        \
@@ -159,10 +170,9 @@ static int sums(int kernel)
     case UPDATE_DOUBLE:                                                                                                \
         NAMED(update_double)(NODES, IN(0), IN(1), IN(2), at[3], at[4], IN(5), IN(6), IN(7), IN(8), at[9], at[10],      \
                              OUT(11), OUT(12), OUT(13), OUT(14), SUMS(type)); break;                                   \
-    case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, NULL, at[1], NULL); break;                              \
-    case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, NULL, at[2], NULL); break;                            \
-    case SILU_DOUBLE: NAMED(silu)(2, FLAT, at[0], at[1], at[2], NULL, at[3], at[4]); break;                            \
-    case SILU_DUAL: NAMED(silu)(3, FLAT, at[0], at[1], at[2], at[3], at[4], NULL); break;                              \
+    case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, at[1], NULL); break;                                    \
+    case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, at[2], NULL); break;                                  \
+    case SILU_DOUBLE: NAMED(silu)(2, FLAT, at[0], at[1], at[2], at[3], at[4]); break;                                  \
     case VELOCITY_DOTS: NAMED(velocity_dots)(CHANNELS, IN(0), IN(1), at[4]); break;                                    \
     case VELOCITY_REST: NAMED(velocity_rest)(NODES, IN(0), IN(1), at[2], at[3], at[4]); break;                         \
     case VELOCITY_VALUE:                                                                                               \
@@ -171,18 +181,22 @@ static int sums(int kernel)
     case VELOCITY_BACKWARD:                                                                                            \
         NAMED(velocity_backward)(CHANNELS, IN(0), IN(1), IN(7), at[4], at[5], at[2], at[3], at[6], OUT(8), OUT(9));    \
         break;                                                                                                         \
-    case LAYER_VALUE: NAMED(layer_value)(PIECE, at[0], IN(1), at[2], at[3], IN(4), OUT(5), OUT(6), at[7]); break;      \
+    case LAYER_VALUE:                                                                                                  \
+        NAMED(layer_value)(PIECE, at[0], IN(1), at[2], at[3], at[4], IN(5), OUT(6), OUT(7), at[8], at[9]); break;      \
     case LAYER_ROWS:                                                                                                   \
-        NAMED(layer_backward_rows)(PIECE, at[0], at[1], at[2], at[3], IN(4), at[5], at[6], SUMS(type)); break;         \
-    case LAYER_COLUMNS: NAMED(layer_backward_columns)(PIECE, at[0], IN(1), at[2], at[3], at[4], OUT(5)); break;        \
+        NAMED(layer_backward_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), IN(6), OUT(7), OUT(8), at[9],      \
+                                   at[10], SUMS(type)); break;                                                         \
+    case LAYER_COLUMNS:                                                                                                \
+        NAMED(layer_backward_columns)(PIECE, at[0], IN(1), at[2], at[3], at[4], OUT(5), SUMS(type)); break;            \
     case LAYER_DUAL_VALUE:                                                                                             \
-        NAMED(layer_dual_value)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], IN(6), OUT(7), at[8]); break;         \
+        NAMED(layer_dual_value)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], at[6], IN(7), IN(8), OUT(9), OUT(10), \
+                                at[11], at[12]); break;                                                                \
     case LAYER_DUAL_ROWS:                                                                                              \
-        NAMED(layer_dual_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5], IN(6), IN(7), at[8], at[9],            \
-                               SUMS(type)); break;                                                                     \
+        NAMED(layer_dual_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], IN(8), IN(9), IN(10),    \
+                               IN(11), IN(12), OUT(13), at[14], at[15], SUMS(type)); break;                            \
     case LAYER_DUAL_COLUMNS:                                                                                           \
-        NAMED(layer_dual_columns)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], at[6], OUT(7)); break;              \
-    case HEAD_VALUE: NAMED(head_value)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5]); break;                        \
+        NAMED(layer_dual_columns)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], at[6], OUT(7), SUMS(type)); break;  \
+    case HEAD_VALUE: NAMED(head_value)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5], at[6]); break;                 \
     default: NAMED(head_dual)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), at[6], SUMS(type));                     \
     }
 
@@ -202,14 +216,13 @@ static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
 
 /* What is left when all pieces are done, one after the other, so that it does not depend on who did them. */
 #define ADD_UP(type)                                                                                                   \
-    for (int half = 0; half < 2; half++) {                                                                             \
-        type *total = call->at[arguments[kernel] - 2 + half];                                                          \
-        for (ptrdiff_t m = 0; m < call->padded; m++)                                                                   \
-            total[m] = 0;                                                                                              \
-        for (ptrdiff_t piece = 0; piece < pieces; piece++)                                                             \
-            for (ptrdiff_t m = 0; m < call->padded; m++)                                                               \
-                total[m] += ((const type *)call->sums)[(2 * piece + half) * call->padded + m];                         \
-    }
+    type *total = call->at[arguments[kernel] - 1];                                                                     \
+    const ptrdiff_t width = sums(kernel) * call->padded;                                                               \
+    for (ptrdiff_t m = 0; m < width; m++)                                                                              \
+        total[m] = 0;                                                                                                  \
+    for (ptrdiff_t piece = 0; piece < pieces; piece++)                                                                 \
+        for (ptrdiff_t m = 0; m < width; m++)                                                                          \
+            total[m] += ((const type *)call->sums)[piece * width + m];
 #define FINISH(type)                                                                                                   \
     switch (kernel) {                                                                                                  \
     case VELOCITY_DOTS: NAMED(velocity_shares)(call->rows, call->systems, at[2], at[4], at[3]); break;                 \
@@ -217,8 +230,9 @@ static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
     case VELOCITY_PRODUCTS:                                                                                            \
         NAMED(velocity_slopes)(call->rows, call->systems, at[2], at[4], at[3], at[6], at[7], at[8]); break;            \
     default:                                                                                                           \
-        if (sums(kernel))                                                                                              \
+        if (sums(kernel)) {                                                                                            \
             ADD_UP(type)                                                                                               \
+        }                                                                                                              \
     }
 
 static void finish(int kernel, int doubles, ptrdiff_t pieces, const Call *call)
@@ -267,7 +281,7 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
     }
     const ptrdiff_t pieces = (call.rows + ROWS - 1) / ROWS;
     if (sums(kernel)) {
-        call.sums = PyMem_Calloc((size_t)(pieces * 2 * call.padded + 1), doubles ? sizeof(double) : sizeof(float));
+        call.sums = PyMem_Calloc((size_t)(pieces * sums(kernel) * call.padded + 1), doubles ? sizeof(double) : sizeof(float));
         if (!call.sums)
             return PyErr_NoMemory();
     }
@@ -283,13 +297,22 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+#include "blocks.h"
+
 static PyMethodDef methods[] = {
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,
      "launch(kernel, doubles, threads, rows, channels, edges or systems, address of the edges, address, stride, ...)\n\n"
      "Run a kernel on tensors given by their addresses."},
+    {"block", new_block, METH_O, "block(bytes)\n\nA block of memory of at least so many bytes."},
+    {"release", release_blocks, METH_NOARGS, "release()\n\nGive free blocks back to the system."},
+    {"held", count_blocks, METH_NOARGS, "held()\n\nBytes in use, and bytes that are free to be used again."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__cpu(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__cpu(void)
+{
+    block_type = PyType_FromSpec(&block_spec);
+    return block_type ? PyModule_Create(&definition) : NULL;
+}

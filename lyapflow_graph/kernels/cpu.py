@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,19 +16,22 @@ try:
 except ImportError:  # there was no compiler when the package was installed
     _cpu = None
 
-Slopes = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]
+LayerSums = tuple[Tensor, Tensor]  # of dweight, dbias, dk and down; of dq and dv
 available: bool = _cpu is not None
 
 # In the order of the enumeration in cpu.c.
 (
     _GATED_VALUE, _GATED_ROWS, _GATED_COLUMNS, _GATED_DOUBLE_ROWS, _GATED_DOUBLE_COLUMNS,
-    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE, _SILU_DUAL,
+    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE,
     _VELOCITY_DOTS, _VELOCITY_REST, _VELOCITY_VALUE, _VELOCITY_PRODUCTS, _VELOCITY_BACKWARD,
     _LAYER_VALUE, _LAYER_ROWS, _LAYER_COLUMNS, _LAYER_DUAL_VALUE, _LAYER_DUAL_ROWS, _LAYER_DUAL_COLUMNS,
     _HEAD_VALUE, _HEAD_DUAL,
-) = range(25)  # fmt: skip
+) = range(24)  # fmt: skip
 _BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS, _LAYER_COLUMNS, _LAYER_DUAL_COLUMNS)
-_LANES = 8
+_LANES = 16
+_LARGE = 2**21  # bytes
+_ROWS_AT_ONCE = 512
 _WORK_OF_A_THREAD = 2**15  # entries; with fewer it takes longer to start a thread than to compute them
 
 
@@ -77,18 +81,18 @@ def _update_value(*given: Tensor) -> tuple[Tensor, ...]:
 
 
 def _update_backward(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor) -> Any:
-    found = [_like(own), _like(own), _like(own), _like(weight), _like(bias)]
-    _launch(_UPDATE_BACKWARD, None, own, num, den, weight, bias, gy, *found)
-    return found
+    found, sums = [_like(own), _like(own), _like(own)], empty((2, len(weight)), own.dtype)
+    _launch(_UPDATE_BACKWARD, None, own, num, den, weight, bias, gy, *found, sums)
+    return *found, *(row.clone() for row in sums)  # what an operator returns shares no memory
 
 
 def _update_double_backward(
     own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, *cotangents: Tensor | None
 ) -> Any:
     along = [_or_zeros(given, x) for given, x in zip(cotangents, (own, own, own, weight, bias), strict=True)]
-    found = [_like(own), _like(own), _like(own), _like(own), _like(weight), _like(bias)]
-    _launch(_UPDATE_DOUBLE, None, own, num, den, weight, bias, gy, *along, *found)
-    return found
+    found, sums = [_like(own), _like(own), _like(own), _like(own)], empty((2, len(weight)), own.dtype)
+    _launch(_UPDATE_DOUBLE, None, own, num, den, weight, bias, gy, *along, *found, sums)
+    return *found, *(row.clone() for row in sums)  # what an operator returns shares no memory
 
 
 def _silu_value(x: Tensor) -> tuple[Tensor, ...]:
@@ -116,77 +120,85 @@ def width(channels: int) -> int:
     return -(-channels // _LANES) * _LANES
 
 
+class Kept(NamedTuple):
+    """What the derivatives of a layer need of its value, or of the change of that: for every node."""
+
+    p: Tensor  # [q v k own]
+    sums: Tensor
+    stats: Tensor
+
+
 def layer_value(
-    p: Tensor, c: Tensor | None, weight: Tensor, bias: Tensor, h: Tensor, edges: Tensor, residual: bool, features: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """y, silu(y) if asked for, and for every node what is needed of its sums."""
-    rows, channels = h.shape
+    p: Tensor, c: Tensor | None, biases: Tensor, norm: Pair, h: Tensor, edges: Tensor, residual: bool, features: bool
+) -> tuple[Tensor, Tensor | None, Kept]:
+    """y, silu(y) if asked for, and what the derivatives need. `p` is without the biases; some are added to it."""
     y, f = _like(h), _like(h) if features else None
-    sums = _rows_of(p, 3, weight)
-    _run(_LAYER_VALUE, edges, rows, channels, (p, c, weight, bias, h if residual else None, y, f, sums))
-    return y, f, sums
+    kept = _kept(p, norm)
+    _run(_LAYER_VALUE, edges, *h.shape, (p, c, biases, *norm, h if residual else None, y, f, *kept[1:]))
+    return y, f, kept
 
 
 def layer_backward(
-    p: Tensor, c: Tensor | None, sums: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, edges: Tensor, of_edges: bool
-) -> tuple[Tensor, Tensor | None, Slopes]:
-    """The derivatives in p, c and the normalisation, given that in y."""
+    kept: Kept, c: Tensor | None, norm: Pair, gy: Tensor, y: Tensor | None, edges: Tensor, of_edges: bool, residual: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, LayerSums]:
+    """The derivatives in p, c, biases and normalisation, given that in y; or, with y, that in silu(y).
+
+    Beside them that in y, where silu(y) was given, and a copy of it for what is added to it where there is a residual.
+    """
     rows, channels = gy.shape
-    dp, gn, dnorm = _like(p), _rows_of(p, 1, weight), (_like(weight), _like(bias))
+    dp, gn, sums = _like(kept.p), _rows_of(kept.p, 1, norm), _sums_of(norm)
     dc = None if c is None or not of_edges else _like(c)
-    _run(_LAYER_ROWS, None, rows, channels, (p, sums, weight, bias, gy, dp, gn, *dnorm))
-    _run(_LAYER_COLUMNS, edges, rows, channels, (p, c, sums, gn, dp, dc))
-    return dp, dc, dnorm
+    g, again = None if y is None else _like(gy), _like(gy) if residual else None
+    _run(_LAYER_ROWS, None, rows, channels, (*kept, *norm, gy, y, g, again, dp, gn, sums[0]))
+    _run(_LAYER_COLUMNS, edges, rows, channels, (kept.p, c, kept.sums, gn, dp, dc, sums[1]))
+    return dp, dc, g, again, sums
 
 
 def layer_dual_value(
-    p: Tensor, p_: Tensor, c: Tensor | None, sums: Tensor, weight: Tensor, bias: Tensor, h_: Tensor, edges: Tensor,
-    residual: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The change of y and of the sums along that of h and p."""
-    y_, sums_ = _like(h_), _like(sums)
-    given = p, p_, c, sums, weight, bias, h_ if residual else None
-    _run(_LAYER_DUAL_VALUE, edges, *h_.shape, (*given, y_, sums_))
-    return y_, sums_
+    kept: Kept, p_: Tensor, c: Tensor | None, norm: Pair, h_: Tensor, y: Tensor | None, edges: Tensor, residual: bool
+) -> tuple[Tensor, Tensor | None, Kept]:
+    """The change of y, of silu(y) if y is given, and of what is kept, along that of h and p."""
+    y_, f_, kept_ = _like(h_), None if y is None else _like(h_), _kept(p_, norm)
+    given = kept.p, p_, c, kept.sums, kept.stats, *norm, h_ if residual else None, y
+    _run(_LAYER_DUAL_VALUE, edges, *h_.shape, (*given, y_, f_, *kept_[1:]))
+    return y_, f_, kept_
 
 
 def layer_dual_backward(
-    p: Tensor, p_: Tensor, c: Tensor | None, sums: Tensor, sums_: Tensor, weight: Tensor, bias: Tensor, gy: Tensor,
-    gy_: Tensor, edges: Tensor,
-) -> tuple[Tensor, Tensor | None, Slopes]:  # fmt: skip
-    """The change of what `layer_backward` gives along that of p, the sums and gy."""
+    kept: Kept, kept_: Kept, c: Tensor | None, norm: Pair, gy: Tensor, gy_: Tensor | None,
+    after: tuple[Tensor, Tensor, Tensor] | None, edges: Tensor, residual: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:  # fmt: skip
+    """The change of what `layer_backward` gives along that of p and gy.
+
+    With `after`, gf, y and the change of y, gy_ is the change of gf, the derivative in silu(y).
+    """
     rows, channels = gy.shape
-    dp_, gn, dnorm = _like(p), _rows_of(p, 2, weight), (_like(weight), _like(bias))
-    dc = None if c is None else _like(c)
-    _run(_LAYER_DUAL_ROWS, None, rows, channels, (p, p_, sums, sums_, weight, bias, gy, gy_, dp_, gn, *dnorm))
-    _run(_LAYER_DUAL_COLUMNS, edges, rows, channels, (p, p_, c, sums, sums_, gn, dp_, dc))
-    return dp_, dc, dnorm
+    dp_, gns, sums = _like(kept.p), _rows_of(kept.p, 2, norm), _sums_of(norm)
+    dc, again = None if c is None else _like(c), _like(gy) if residual else None
+    pairs = kept.p, kept_.p, kept.sums, kept_.sums, kept.stats, kept_.stats
+    _run(_LAYER_DUAL_ROWS, None, rows, channels,
+         (*pairs, *norm, gy, gy_, *(after or (None, None, None)), again, dp_, gns, sums[0]))  # fmt: skip
+    _run(_LAYER_DUAL_COLUMNS, edges, rows, channels, (kept.p, kept_.p, c, kept.sums, kept_.sums, gns, dp_, dc, sums[1]))
+    return dp_, dc, again, sums
 
 
-def head_value(t: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The density at every node, v^2 with v = <silu(t), weight> + bias, and its derivative in t, times the seed."""
+def head_value(t: Tensor, bias_t: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None) -> Pair:
+    """The density at every node, v^2 with v = <silu(t), weight> + bias, and its derivative in t, times the seed.
+
+    `t` is without its bias, which is added to it.
+    """
     density, gt = t.new_empty(len(t)), _like(t)
-    _run(_HEAD_VALUE, None, *t.shape, (t, weight, bias, seed, density, gt))
+    _run(_HEAD_VALUE, None, *t.shape, (t, bias_t, weight, bias, seed, density, gt))
     return density, gt
 
 
 def head_dual(
     t: Tensor, t_: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, seed_: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The change of that derivative along those of t and the seed, and of the derivatives in weight and bias."""
-    gt_, dweight, dbias = _like(t), _like(weight), _like(weight)
-    _run(_HEAD_DUAL, None, *t.shape, (t, t_, weight, bias, seed, seed_, gt_, dweight, dbias))
-    return gt_, dweight, dbias
-
-
-def silu_backward(x: Tensor, g: Tensor) -> Tensor:
-    """g times the derivative of silu."""
-    return _silu_backward(x, g)[0]
-
-
-def silu_dual(x: Tensor, g: Tensor, x_: Tensor, g_: Tensor) -> Tensor:
-    """The change of `silu_backward` along those of x and g."""
-    return _flat(_SILU_DUAL, x, 1, g, x_, g_)[0]
+) -> tuple[Tensor, Tensor]:
+    """The change of that derivative along those of t and the seed; and of those in weight, bias_t and bias."""
+    gt_, sums = _like(t), empty((3, t.shape[1]), t.dtype)
+    _run(_HEAD_DUAL, None, *t.shape, (t, t_, weight, bias, seed, seed_, gt_, sums))
+    return gt_, sums
 
 
 # -- a field ------------------------------------------------------------------------------------------------------------
@@ -221,12 +233,59 @@ def velocity_backward(
     return dM, dg, dalpha, dbeta
 
 
-def _rows_of(p: Tensor, count: int, like: Tensor) -> Tensor:
-    return torch.empty((len(p), count * len(like)), dtype=p.dtype)
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """`torch.empty`; large ones in memory that was used before, see blocks.h."""
+    count = math.prod(shape)
+    size = count * dtype.itemsize
+    if size < _LARGE:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(_cpu.block(size), dtype=dtype, count=count).view(shape)
+
+
+def _rows_of(p: Tensor, count: int, norm: Pair) -> Tensor:
+    return empty((len(p), count * len(norm[0])), p.dtype)
+
+
+def _kept(p: Tensor, norm: Pair) -> Kept:
+    return Kept(p, _rows_of(p, 3, norm), empty((len(p), 2), p.dtype))
+
+
+def _sums_of(norm: Pair) -> LayerSums:
+    width, dtype = len(norm[0]), norm[0].dtype
+    return empty((4, width), dtype), empty((2, width), dtype)
 
 
 def _like(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype)
+    return empty(x.shape, x.dtype)
+
+
+def held() -> tuple[int, int]:
+    """Bytes of such memory in use, and bytes that are free to be used again."""
+    return _cpu.held()
+
+
+def release() -> None:
+    """Give the free ones back to the system."""
+    _cpu.release()
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b`, in such memory."""
+    return torch.mm(a, b, out=empty((a.shape[0], b.shape[1]), a.dtype))
+
+
+def product_over_rows(*pairs: Pair) -> Tensor:
+    """The sum of `a.T @ b` over pairs, in pieces of so many rows that no library divides a piece among threads.
+
+    So the result does not depend on their number.
+    """
+    a, b = pairs[0]
+    total = a.new_zeros(a.shape[1], b.shape[1])
+    for start in range(0, len(a), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        for a, b in pairs:
+            total.addmm_(a[rows].T, b[rows])
+    return total
 
 
 def _or_zeros(x: Tensor | None, like: Tensor) -> Tensor:

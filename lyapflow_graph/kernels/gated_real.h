@@ -27,8 +27,6 @@ typedef struct {
     ptrdiff_t stride;
 } NAME(Out);
 
-#define ROW(x, i) ((x).at + (ptrdiff_t)(i) * (x).stride)
-
 static ALWAYS_INLINE REAL NAME(sigmoid)(REAL z)
 {
     /* exp(-z) = 2^n exp(r) with |r| <= log(2) / 2, then a polynomial. Comparisons let a NaN through. */
@@ -243,5 +241,3 @@ CLONES static void NAME(double_columns)(
             }
         }
 }
-
-#undef ROW

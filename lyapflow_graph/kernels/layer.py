@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import cpu
-from .cpu import Slopes
+from .cpu import Kept, LayerSums
 from .gated import gated_sums, gated_update, has_kernel, silu
 from .operators import backward_again, backward_of_backward
 
@@ -138,44 +138,51 @@ class _Gates:
         if width != channels:
             more = width - channels
             weight = F.pad(weight.view(4, channels, channels), (0, 0, 0, more)).flatten(0, 1)
-            bias = F.pad(bias.view(4, channels), (0, more)).flatten()
-        self.weight, self.bias = weight.contiguous(), bias
+            bias = F.pad(bias.view(4, channels), (0, more))
+        self.weight, self.bias = weight.contiguous(), bias.contiguous()
         self.norm = _padded(norm_weight, width), _padded(norm_bias, width)
         self.c, self.edges, self.residual = c, edges, residual
 
-    def value(self, h: Tensor, features: bool) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """y, silu(y) if asked for, and what the others take as p and sums."""
-        p = torch.addmm(self.bias, h, self.weight.T)
-        y, f, sums = cpu.layer_value(p, self.c, *self.norm, h, self.edges, self.residual, features)
-        return y, f, p, sums
+    def value(self, h: Tensor, features: bool) -> tuple[Tensor, Tensor | None, Kept]:
+        """y, silu(y) if asked for, and what the others take."""
+        p = cpu.product(h, self.weight.T)
+        return cpu.layer_value(p, self.c, self.bias, self.norm, h, self.edges, self.residual, features)
 
-    def backward(self, p: Tensor, sums: Tensor, gy: Tensor, of_edges: bool) -> tuple[Tensor, Tensor | None, Slopes]:
-        """The derivatives in p, c and the normalisation, given that in y."""
-        return cpu.layer_backward(p, self.c, sums, *self.norm, gy, self.edges, of_edges)
+    def backward(
+        self, kept: Kept, gy: Tensor, y: Tensor | None, of_edges: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, LayerSums]:
+        """The derivatives in h, p, c, and, if `gy` is that in silu(y), in y; and what `slopes` takes."""
+        dp, dc, g, again, sums = cpu.layer_backward(
+            kept, self.c, self.norm, gy, y, self.edges, of_edges, self.residual
+        )
+        return self._down(dp, again), dp, dc, g, sums
 
-    def dual_value(self, h_: Tensor, p: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The change of y, p and sums with h."""
-        p_ = h_ @ self.weight.T
-        y_, sums_ = cpu.layer_dual_value(p, p_, self.c, sums, *self.norm, h_, self.edges, self.residual)
-        return y_, p_, sums_
+    def dual_value(self, h_: Tensor, kept: Kept, y: Tensor | None) -> tuple[Tensor, Tensor | None, Kept]:
+        """The change of y, of silu(y) if y is given, and of what is kept, with h."""
+        p_ = cpu.product(h_, self.weight.T)
+        return cpu.layer_dual_value(kept, p_, self.c, self.norm, h_, y, self.edges, self.residual)
 
     def dual_backward(
-        self, p: Tensor, sums: Tensor, p_: Tensor, sums_: Tensor, gy: Tensor, gy_: Tensor
-    ) -> tuple[Tensor, Tensor | None, Slopes]:
+        self, kept: Kept, kept_: Kept, gy: Tensor, gy_: Tensor | None, after: tuple[Tensor, Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, LayerSums]:
         """The change of what `backward` gives, with h and with gy."""
-        return cpu.layer_dual_backward(p, p_, self.c, sums, sums_, *self.norm, gy, gy_, self.edges)
+        # Where gy does not change, there is nothing that the derivative in h would be added to.
+        residual = self.residual and gy_ is not None
+        dp_, dc, again, sums = cpu.layer_dual_backward(
+            kept, kept_, self.c, self.norm, gy, gy_, after, self.edges, residual
+        )
+        return self._down(dp_, again), dp_, dc, sums
 
-    def down(self, gy: Tensor, dp: Tensor) -> Tensor:
-        """The derivative in h, given those in y and p."""
-        return torch.addmm(gy, dp, self.weight) if self.residual else dp @ self.weight
+    def _down(self, dp: Tensor, again: Tensor | None) -> Tensor:
+        return cpu.product(dp, self.weight) if again is None else again.addmm_(dp, self.weight)
 
-    def slopes(self, dweight: Tensor, dbias: Tensor, dnorm: Slopes) -> list[Tensor]:
+    def slopes(self, dweight: Tensor, sums: LayerSums) -> list[Tensor]:
         """The derivatives in the weights as they were given."""
         channels, width = self.channels, self.width
+        (dnorm_weight, dnorm_bias, *others), first = sums[0][:, :channels], sums[1][:, :channels]
         if width != channels:
             dweight = dweight.view(4, width, channels)[:, :channels].reshape(4 * channels, channels)
-            dbias = dbias.view(4, width)[:, :channels].reshape(4 * channels)
-        return [dweight, dbias, *(x[:channels] for x in dnorm)]
+        return [dweight, torch.cat([*first, *others]), dnorm_weight, dnorm_bias]
 
 
 @final
@@ -184,8 +191,9 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, residual: bool, *weights: Tensor) -> Tensor:
-        y, _, p, sums = _Gates(weights, c, edges, residual).value(h, features=False)
-        ctx.save_for_backward(h, c, edges, *weights, p, sums)
+        h = cpu.in_rows(h)
+        y, _, kept = _Gates(weights, c, edges, residual).value(h, features=False)
+        ctx.save_for_backward(h, c, edges, *weights, *kept)
         ctx.residual = residual
         return y
 
@@ -201,19 +209,18 @@ class _LayerBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, needs: Sequence[bool], residual: bool, gy: Tensor, *saved: Any) -> Any:
-        h, c, edges, *weights, p, sums = saved
-        layer = _Gates(weights, c, edges, residual)
-        dp, dc, dnorm = layer.backward(p, sums, cpu.in_rows(gy), of_edges=needs[1])
-        learns = any(needs[4:])
-        slopes = layer.slopes(dp.T @ h, dp.sum(0), dnorm) if learns else [None] * 4
+        h, c, edges, *weights = saved[:-3]
+        layer, gy = _Gates(weights, c, edges, residual), cpu.in_rows(gy)
+        dh, dp, dc, _, sums = layer.backward(Kept(*saved[-3:]), gy, None, of_edges=needs[1])
+        slopes = layer.slopes(cpu.product_over_rows((dp, h)), sums) if any(needs[4:]) else [None] * 4
         ctx.save_for_backward(gy, dp, *saved)
         ctx.residual = residual
         ctx.set_materialize_grads(False)
-        return (layer.down(gy, dp) if needs[0] else None, dc, *slopes)
+        return (dh if needs[0] else None, dc, *slopes)
 
     @staticmethod
     def backward(ctx: Any, h_: Tensor | None, *others: Tensor | None) -> Any:
-        gy, dp, h, c, edges, *weights, p, sums = ctx.saved_tensors
+        gy, dp, h, c, edges, *weights = ctx.saved_tensors[:-3]
         if torch.is_grad_enabled() or h_ is None or any(x is not None for x in others):
 
             def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
@@ -221,13 +228,12 @@ class _LayerBackward(torch.autograd.Function):
 
             dgy, *found = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
         else:
-            layer, h_ = _Gates(weights, c, edges, ctx.residual), cpu.in_rows(h_)
-            dgy, p_, sums_ = layer.dual_value(h_, p, sums)
-            dp_, dc, dnorm = layer.dual_backward(p, sums, p_, sums_, cpu.in_rows(gy), torch.zeros_like(gy))
-            slopes = layer.slopes(torch.addmm(dp.T @ h_, dp_.T, h), dp_.sum(0), dnorm)
-            found = [dp_ @ layer.weight, dc, *slopes]
+            layer, h_, kept = _Gates(weights, c, edges, ctx.residual), cpu.in_rows(h_), Kept(*ctx.saved_tensors[-3:])
+            dgy, _, kept_ = layer.dual_value(h_, kept, None)
+            dh, dp_, dc, sums = layer.dual_backward(kept, kept_, gy, None, None)
+            found = [dh, dc, *layer.slopes(cpu.product_over_rows((dp, h_), (dp_, h)), sums)]
         dh, dc, *dweights = found
-        return None, None, dgy, dh, dc, None, *dweights, None, None
+        return None, None, dgy, dh, dc, None, *dweights, None, None, None
 
 
 @final
@@ -239,21 +245,22 @@ class _Energy(torch.autograd.Function):
         ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, seed: Tensor | None, residual: bool, *weights: Tensor
     ) -> Any:
         head, layers = _ready(weights, c, edges, residual)
+        h = cpu.in_rows(h)
         y, f, passed = h, None, []
         for layer in layers:
             x = y
-            y, f, p, sums = layer.value(x, features=layer is layers[-1])
-            passed.append((layer, x, p, sums))
-        t = torch.addmm(head.bias, f, head.weight.T)
-        density, gt = cpu.head_value(t, head.out_weight, head.out_bias, seed)
-        gf = gt @ head.weight
-        g = cpu.silu_backward(y, gf)
-        kept: list[Tensor] = []
-        for layer, x, p, sums in reversed(passed):
-            dp, _, _ = layer.backward(p, sums, g, of_edges=False)
-            kept += [x, p, sums, g, dp]
-            g = layer.down(g, dp)
-        ctx.save_for_backward(h, c, edges, seed, y, f, t, gt, gf, *weights, *kept)
+            y, f, kept = layer.value(x, features=layer is layers[-1])
+            passed.append((layer, x, kept))
+        assert f is not None
+        t = cpu.product(f, head.weight.T)
+        density, gt = cpu.head_value(t, head.bias, head.out_weight, head.out_bias, seed)
+        gf = cpu.product(gt, head.weight)
+        g, after, saved = gf, y, []
+        for layer, x, kept in reversed(passed):
+            down, dp, _, of_y, _ = layer.backward(kept, g, after, of_edges=False)
+            saved += [x, *kept, g if of_y is None else of_y, dp]
+            g, after = down, None
+        ctx.save_for_backward(h, c, edges, seed, y, f, t, gt, gf, *weights, *saved)
         ctx.residual, ctx.weights = residual, len(weights)
         ctx.set_materialize_grads(False)
         return density, f, g
@@ -261,7 +268,7 @@ class _Energy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, seed_: Tensor | None, lf: Tensor | None, h_: Tensor | None) -> Any:
         h, c, edges, seed, y, f, t, gt, gf, *rest = ctx.saved_tensors
-        weights, kept = rest[: ctx.weights], rest[ctx.weights :]
+        weights, saved = rest[: ctx.weights], rest[ctx.weights :]
         if torch.is_grad_enabled():
 
             def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -271,23 +278,24 @@ class _Energy(torch.autograd.Function):
             dh, dc, *dweights = backward_again(plain, [h, c, *weights], [seed_, lf, h_])
             return dh, dc, None, None, None, *dweights
         head, layers = _ready(weights, c, edges, ctx.residual)
-        passed = [kept[m : m + 5] for m in range(0, len(kept), 5)][::-1]
-        y_, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), []
-        for layer, (_, p, sums, _, _) in zip(layers, passed, strict=True):
+        passed = [(x, Kept(*kept), g, dp) for x, *kept, g, dp in (saved[m : m + 6] for m in range(0, len(saved), 6))]
+        y_, f_, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), None, []
+        for layer, (_, kept, _, _) in zip(layers, reversed(passed), strict=True):
             x_ = y_
-            y_, p_, sums_ = layer.dual_value(x_, p, sums)
-            duals.append((x_, p_, sums_))
-        f_ = cpu.silu_backward(y, y_)
-        t_ = f_ @ head.weight.T
-        gt_, dout, dout_bias = cpu.head_dual(t, t_, head.out_weight, head.out_bias, seed, seed_)
-        gf_ = gt_ @ head.weight if lf is None else torch.addmm(lf, gt_, head.weight)
-        dweights = _of_head(torch.addmm(gt.T @ f_, gt_.T, f), gt_.sum(0), dout, dout_bias)
-        g_ = cpu.silu_dual(y, gf, y_, gf_)
+            y_, f_, kept_ = layer.dual_value(x_, kept, y if layer is layers[-1] else None)
+            duals.append((x_, kept_))
+        t_ = cpu.product(f_, head.weight.T)
+        gt_, sums = cpu.head_dual(t, t_, head.out_weight, head.out_bias, seed, seed_)
+        g_ = cpu.product(gt_, head.weight)
+        if lf is not None:
+            g_ += lf
+        dweights = _of_head(cpu.product_over_rows((gt, f_), (gt_, f)), sums)
         found: list[list[Tensor]] = []
-        for layer, (x, p, sums, g, dp), (x_, p_, sums_) in zip(layers[::-1], passed[::-1], duals[::-1], strict=True):
-            dp_, dc, dnorm = layer.dual_backward(p, sums, p_, sums_, g, g_)
-            found.append(layer.slopes(torch.addmm(dp.T @ x_, dp_.T, x), dp_.sum(0), dnorm))
-            g_ = layer.down(g_, dp_)
+        after: tuple[Tensor, Tensor, Tensor] | None = (gf, y, y_)
+        for layer, (x, kept, g, dp), (x_, kept_) in zip(layers[::-1], passed, duals[::-1], strict=True):
+            g_, dp_, dc, sums_of_layer = layer.dual_backward(kept, kept_, g, g_, after)
+            found.append(layer.slopes(cpu.product_over_rows((dp, x_), (dp_, x)), sums_of_layer))
+            after = None
         for slopes in found[::-1]:
             dweights += slopes
         return g_, dc, None, None, None, *dweights
@@ -305,9 +313,10 @@ def _ready(
     return head, [_Gates(weights[m : m + 4], c, edges, residual) for m in range(4, len(weights), 4)]
 
 
-def _of_head(dweight: Tensor, dbias: Tensor, dout: Tensor, dout_bias: Tensor) -> list[Tensor]:
+def _of_head(dweight: Tensor, sums: Tensor) -> list[Tensor]:
     """The derivatives in the head's weights as they were given."""
     channels = dweight.shape[1]
+    dout, dbias, dout_bias = sums
     return [dweight[:channels], dbias[:channels], dout[None, :channels], dout_bias[:1]]
 
 

@@ -168,4 +168,3 @@ CLONES static void NAME(velocity_backward)(
 }
 
 #undef SYSTEM
-#undef ROW

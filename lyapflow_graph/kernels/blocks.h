@@ -14,7 +14,8 @@
 #endif
 
 #define HUGE_PAGE ((size_t)1 << 21)
-#define MOST_FREE 256
+#define PAGES ((size_t)1 << 16) /* what smaller ones are rounded up to */
+#define MOST_FREE 1024
 
 typedef struct {
     PyObject_HEAD
@@ -37,7 +38,8 @@ static void *memory_from_system(size_t size)
     void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
-    madvise(at, size, MADV_HUGEPAGE); /* where the system has none, nothing is lost */
+    if (size >= HUGE_PAGE)
+        madvise(at, size, MADV_HUGEPAGE); /* where the system has none, nothing is lost */
     return at;
 #else
     return malloc(size);
@@ -67,12 +69,14 @@ static void keep_free_below(size_t bytes)
         memory_to_system(take_free(0));
 }
 
-/* The smallest free block that is large enough and not much larger, or a new one. */
+/* The smallest free block that is large enough and not much larger, of these the last one that was in use, which may be
+   in a cache; or a new one. */
 static Memory take_memory(size_t size)
 {
-    size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    const size_t unit = size < HUGE_PAGE ? PAGES : HUGE_PAGE;
+    size = (size + unit - 1) / unit * unit;
     int best = -1;
-    for (int m = 0; m < free_count; m++)
+    for (int m = free_count - 1; m >= 0; m--)
         if (free_blocks[m].size >= size && free_blocks[m].size <= size + size / 4 &&
             (best < 0 || free_blocks[m].size < free_blocks[best].size))
             best = m;

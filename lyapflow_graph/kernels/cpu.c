@@ -42,7 +42,7 @@
 #define LINE 64 /* bytes of memory that come at once */
 #define BLOCK 64
 #define ROWS 32 /* that a thread takes at a time */
-#define LANES 16 /* rows of what a layer keeps to itself are as wide as a multiple of this */
+#define LANES 16 /* that rows are summed in; rows of what a layer keeps to itself are as wide as a multiple of this */
 #define ROOM 7  /* rows that a thread needs to work with */
 
 #define CLOSED 1e-6  /* keeps the shares finite where all gates of a node are closed */
@@ -125,7 +125,7 @@ enum {
     HEAD_VALUE, HEAD_DUAL, KERNELS
 };
 static const int arguments[KERNELS] = {
-    6, 8, 8, 14, 12, 6, 10, 16, 2, 3, 5, 5, 5, 7, 9, 10, 10, 12, 7, 13, 17, 9, 7, 8,
+    6, 8, 8, 14, 12, 6, 10, 16, 2, 3, 5, 5, 5, 7, 9, 10, 10, 11, 7, 15, 16, 9, 7, 9,
 };
 static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
 
@@ -184,20 +184,20 @@ static int sums(int kernel)
     case LAYER_VALUE:                                                                                                  \
         NAMED(layer_value)(PIECE, at[0], IN(1), at[2], at[3], at[4], IN(5), OUT(6), OUT(7), at[8], at[9]); break;      \
     case LAYER_ROWS:                                                                                                   \
-        NAMED(layer_backward_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), IN(6), OUT(7), OUT(8), at[9],      \
-                                   at[10], SUMS(type)); break;                                                         \
+        NAMED(layer_backward_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), IN(6), OUT(7), at[8], at[9],       \
+                                   SUMS(type)); break;                                                                 \
     case LAYER_COLUMNS:                                                                                                \
         NAMED(layer_backward_columns)(PIECE, at[0], IN(1), at[2], at[3], at[4], OUT(5), SUMS(type)); break;            \
     case LAYER_DUAL_VALUE:                                                                                             \
         NAMED(layer_dual_value)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], at[6], IN(7), IN(8), OUT(9), OUT(10), \
-                                at[11], at[12]); break;                                                                \
+                                OUT(11), OUT(12), at[13], at[14]); break;                                              \
     case LAYER_DUAL_ROWS:                                                                                              \
         NAMED(layer_dual_rows)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], IN(8), IN(9), IN(10),    \
-                               IN(11), IN(12), OUT(13), at[14], at[15], SUMS(type)); break;                            \
+                               IN(11), OUT(12), at[13], at[14], SUMS(type)); break;                                    \
     case LAYER_DUAL_COLUMNS:                                                                                           \
         NAMED(layer_dual_columns)(PIECE, at[0], at[1], IN(2), at[3], at[4], at[5], at[6], OUT(7), SUMS(type)); break;  \
     case HEAD_VALUE: NAMED(head_value)(PIECE, at[0], at[1], at[2], at[3], at[4], at[5], at[6]); break;                 \
-    default: NAMED(head_dual)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), at[6], SUMS(type));                     \
+    default: NAMED(head_dual)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), at[6], at[7], SUMS(type));              \
     }
 
 static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)

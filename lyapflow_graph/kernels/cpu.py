@@ -30,7 +30,7 @@ available: bool = _cpu is not None
 ) = range(24)  # fmt: skip
 _BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS, _LAYER_COLUMNS, _LAYER_DUAL_COLUMNS)
 _LANES = 16
-_LARGE = 2**21  # bytes
+_LARGE = 2**18  # bytes
 _ROWS_AT_ONCE = 512
 _WORK_OF_A_THREAD = 2**15  # entries; with fewer it takes longer to start a thread than to compute them
 
@@ -140,44 +140,50 @@ def layer_value(
 
 def layer_backward(
     kept: Kept, c: Tensor | None, norm: Pair, gy: Tensor, y: Tensor | None, edges: Tensor, of_edges: bool, residual: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, LayerSums]:
-    """The derivatives in p, c, biases and normalisation, given that in y; or, with y, that in silu(y).
+) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:
+    """The derivatives in p and c, given that in y; or, with y, that in silu(y); and the sums of those in p.
 
-    Beside them that in y, where silu(y) was given, and a copy of it for what is added to it where there is a residual.
+    With a residual also the one in y again, to add to.
     """
     rows, channels = gy.shape
     dp, gn, sums = _like(kept.p), _rows_of(kept.p, 1, norm), _sums_of(norm)
-    dc = None if c is None or not of_edges else _like(c)
-    g, again = None if y is None else _like(gy), _like(gy) if residual else None
-    _run(_LAYER_ROWS, None, rows, channels, (*kept, *norm, gy, y, g, again, dp, gn, sums[0]))
+    dc, again = None if c is None or not of_edges else _like(c), _like(gy) if residual else None
+    _run(_LAYER_ROWS, None, rows, channels, (*kept, *norm, gy, y, again, dp, gn, sums[0]))
     _run(_LAYER_COLUMNS, edges, rows, channels, (kept.p, c, kept.sums, gn, dp, dc, sums[1]))
-    return dp, dc, g, again, sums
+    return dp, dc, again, sums
+
+
+class After(NamedTuple):
+    """What comes after the last layer of an energy, f = silu(y), and the changes of both."""
+
+    y: Tensor
+    f: Tensor
+    y_: Tensor
+    f_: Tensor
 
 
 def layer_dual_value(
-    kept: Kept, p_: Tensor, c: Tensor | None, norm: Pair, h_: Tensor, y: Tensor | None, edges: Tensor, residual: bool
-) -> tuple[Tensor, Tensor | None, Kept]:
-    """The change of y, of silu(y) if y is given, and of what is kept, along that of h and p."""
-    y_, f_, kept_ = _like(h_), None if y is None else _like(h_), _kept(p_, norm)
-    given = kept.p, p_, c, kept.sums, kept.stats, *norm, h_ if residual else None, y
-    _run(_LAYER_DUAL_VALUE, edges, *h_.shape, (*given, y_, f_, *kept_[1:]))
-    return y_, f_, kept_
+    kept: Kept, p_: Tensor, c: Tensor | None, norm: Pair, h: Tensor, h_: Tensor, edges: Tensor, residual: bool, last: bool
+) -> tuple[Tensor, After | None, Kept]:
+    """The change of y and of what is kept, along that of h and p; and, if asked for, what comes after."""
+    y_, kept_ = _like(h_), _kept(p_, norm)
+    after = After(_like(h_), _like(h_), y_, _like(h_)) if last else None
+    given = kept.p, p_, c, kept.sums, kept.stats, *norm, *((h, h_) if residual else (None, None))
+    _run(_LAYER_DUAL_VALUE, edges, *h_.shape, (*given, *(after or (None, None, y_, None)), *kept_[1:]))
+    return y_, after, kept_
 
 
 def layer_dual_backward(
-    kept: Kept, kept_: Kept, c: Tensor | None, norm: Pair, gy: Tensor, gy_: Tensor | None,
-    after: tuple[Tensor, Tensor, Tensor] | None, edges: Tensor, residual: bool,
+    kept: Kept, kept_: Kept, c: Tensor | None, norm: Pair, gy: Tensor, gy_: Tensor | None, after: After | None,
+    edges: Tensor, residual: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:  # fmt: skip
-    """The change of what `layer_backward` gives along that of p and gy.
-
-    With `after`, gf, y and the change of y, gy_ is the change of gf, the derivative in silu(y).
-    """
+    """The change of what `layer_backward` gives along that of p and gy; with `after`, gy is that in f = silu(y)."""
     rows, channels = gy.shape
     dp_, gns, sums = _like(kept.p), _rows_of(kept.p, 2, norm), _sums_of(norm)
     dc, again = None if c is None else _like(c), _like(gy) if residual else None
     pairs = kept.p, kept_.p, kept.sums, kept_.sums, kept.stats, kept_.stats
-    _run(_LAYER_DUAL_ROWS, None, rows, channels,
-         (*pairs, *norm, gy, gy_, *(after or (None, None, None)), again, dp_, gns, sums[0]))  # fmt: skip
+    of_y = (None, None) if after is None else (after.y, after.y_)
+    _run(_LAYER_DUAL_ROWS, None, rows, channels, (*pairs, *norm, gy, gy_, *of_y, again, dp_, gns, sums[0]))
     _run(_LAYER_DUAL_COLUMNS, edges, rows, channels, (kept.p, kept_.p, c, kept.sums, kept_.sums, gns, dp_, dc, sums[1]))
     return dp_, dc, again, sums
 
@@ -194,11 +200,11 @@ def head_value(t: Tensor, bias_t: Tensor, weight: Tensor, bias: Tensor, seed: Te
 
 def head_dual(
     t: Tensor, t_: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, seed_: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The change of that derivative along those of t and the seed; and of those in weight, bias_t and bias."""
-    gt_, sums = _like(t), empty((3, t.shape[1]), t.dtype)
-    _run(_HEAD_DUAL, None, *t.shape, (t, t_, weight, bias, seed, seed_, gt_, sums))
-    return gt_, sums
+) -> tuple[Tensor, Tensor, Tensor]:
+    """That derivative, its change along those of t and the seed; and of the sums for weight, bias_t and bias."""
+    gt, gt_, sums = _like(t), _like(t), empty((3, t.shape[1]), t.dtype)
+    _run(_HEAD_DUAL, None, *t.shape, (t, t_, weight, bias, seed, seed_, gt, gt_, sums))
+    return gt, gt_, sums
 
 
 # -- a field ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import cpu
-from .cpu import Kept, LayerSums
+from .cpu import After, Kept, LayerSums
 from .gated import gated_sums, gated_update, has_kernel, silu
 from .operators import backward_again, backward_of_backward
 
@@ -150,20 +150,18 @@ class _Gates:
 
     def backward(
         self, kept: Kept, gy: Tensor, y: Tensor | None, of_edges: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, LayerSums]:
-        """The derivatives in h, p, c, and, if `gy` is that in silu(y), in y; and what `slopes` takes."""
-        dp, dc, g, again, sums = cpu.layer_backward(
-            kept, self.c, self.norm, gy, y, self.edges, of_edges, self.residual
-        )
-        return self._down(dp, again), dp, dc, g, sums
+    ) -> tuple[Tensor, Tensor, Tensor | None, LayerSums]:
+        """The derivatives in h, p and c, and what `slopes` takes, given that in y; or, with y, that in silu(y)."""
+        dp, dc, again, sums = cpu.layer_backward(kept, self.c, self.norm, gy, y, self.edges, of_edges, self.residual)
+        return self._down(dp, again), dp, dc, sums
 
-    def dual_value(self, h_: Tensor, kept: Kept, y: Tensor | None) -> tuple[Tensor, Tensor | None, Kept]:
-        """The change of y, of silu(y) if y is given, and of what is kept, with h."""
+    def dual_value(self, h: Tensor, h_: Tensor, kept: Kept, last: bool) -> tuple[Tensor, After | None, Kept]:
+        """The change of y and of what is kept with h; and, if asked for, what comes after the last layer."""
         p_ = cpu.product(h_, self.weight.T)
-        return cpu.layer_dual_value(kept, p_, self.c, self.norm, h_, y, self.edges, self.residual)
+        return cpu.layer_dual_value(kept, p_, self.c, self.norm, h, h_, self.edges, self.residual, last)
 
     def dual_backward(
-        self, kept: Kept, kept_: Kept, gy: Tensor, gy_: Tensor | None, after: tuple[Tensor, Tensor, Tensor] | None
+        self, kept: Kept, kept_: Kept, gy: Tensor, gy_: Tensor | None, after: After | None
     ) -> tuple[Tensor, Tensor, Tensor | None, LayerSums]:
         """The change of what `backward` gives, with h and with gy."""
         # Where gy does not change, there is nothing that the derivative in h would be added to.
@@ -211,7 +209,7 @@ class _LayerBackward(torch.autograd.Function):
     def forward(ctx: Any, needs: Sequence[bool], residual: bool, gy: Tensor, *saved: Any) -> Any:
         h, c, edges, *weights = saved[:-3]
         layer, gy = _Gates(weights, c, edges, residual), cpu.in_rows(gy)
-        dh, dp, dc, _, sums = layer.backward(Kept(*saved[-3:]), gy, None, of_edges=needs[1])
+        dh, dp, dc, sums = layer.backward(Kept(*saved[-3:]), gy, None, of_edges=needs[1])
         slopes = layer.slopes(cpu.product_over_rows((dp, h)), sums) if any(needs[4:]) else [None] * 4
         ctx.save_for_backward(gy, dp, *saved)
         ctx.residual = residual
@@ -229,7 +227,7 @@ class _LayerBackward(torch.autograd.Function):
             dgy, *found = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
         else:
             layer, h_, kept = _Gates(weights, c, edges, ctx.residual), cpu.in_rows(h_), Kept(*ctx.saved_tensors[-3:])
-            dgy, _, kept_ = layer.dual_value(h_, kept, None)
+            dgy, _, kept_ = layer.dual_value(h, h_, kept, last=False)
             dh, dp_, dc, sums = layer.dual_backward(kept, kept_, gy, None, None)
             found = [dh, dc, *layer.slopes(cpu.product_over_rows((dp, h_), (dp_, h)), sums)]
         dh, dc, *dweights = found
@@ -255,19 +253,20 @@ class _Energy(torch.autograd.Function):
         t = cpu.product(f, head.weight.T)
         density, gt = cpu.head_value(t, head.bias, head.out_weight, head.out_bias, seed)
         gf = cpu.product(gt, head.weight)
-        g, after, saved = gf, y, []
+        g, of_y, saved = gf, y, []
         for layer, x, kept in reversed(passed):
-            down, dp, _, of_y, _ = layer.backward(kept, g, after, of_edges=False)
-            saved += [x, *kept, g if of_y is None else of_y, dp]
-            g, after = down, None
-        ctx.save_for_backward(h, c, edges, seed, y, f, t, gt, gf, *weights, *saved)
+            down, dp, _, _ = layer.backward(kept, g, of_y, of_edges=False)
+            saved += [x, *kept, g, dp]
+            g, of_y = down, None
+        # What the backward can compute again on its way is not kept: y, f and gt.
+        ctx.save_for_backward(h, c, edges, seed, t, *weights, *saved)
         ctx.residual, ctx.weights = residual, len(weights)
         ctx.set_materialize_grads(False)
         return density, f, g
 
     @staticmethod
     def backward(ctx: Any, seed_: Tensor | None, lf: Tensor | None, h_: Tensor | None) -> Any:
-        h, c, edges, seed, y, f, t, gt, gf, *rest = ctx.saved_tensors
+        h, c, edges, seed, t, *rest = ctx.saved_tensors
         weights, saved = rest[: ctx.weights], rest[ctx.weights :]
         if torch.is_grad_enabled():
 
@@ -279,19 +278,19 @@ class _Energy(torch.autograd.Function):
             return dh, dc, None, None, None, *dweights
         head, layers = _ready(weights, c, edges, ctx.residual)
         passed = [(x, Kept(*kept), g, dp) for x, *kept, g, dp in (saved[m : m + 6] for m in range(0, len(saved), 6))]
-        y_, f_, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), None, []
-        for layer, (_, kept, _, _) in zip(layers, reversed(passed), strict=True):
+        y_, after, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), None, []
+        for layer, (x, kept, _, _) in zip(layers, reversed(passed), strict=True):
             x_ = y_
-            y_, f_, kept_ = layer.dual_value(x_, kept, y if layer is layers[-1] else None)
+            y_, after, kept_ = layer.dual_value(x, x_, kept, last=layer is layers[-1])
             duals.append((x_, kept_))
-        t_ = cpu.product(f_, head.weight.T)
-        gt_, sums = cpu.head_dual(t, t_, head.out_weight, head.out_bias, seed, seed_)
+        assert after is not None
+        t_ = cpu.product(after.f_, head.weight.T)
+        gt, gt_, sums = cpu.head_dual(t, t_, head.out_weight, head.out_bias, seed, seed_)
         g_ = cpu.product(gt_, head.weight)
         if lf is not None:
             g_ += lf
-        dweights = _of_head(cpu.product_over_rows((gt, f_), (gt_, f)), sums)
+        dweights = _of_head(cpu.product_over_rows((gt, after.f_), (gt_, after.f)), sums)
         found: list[list[Tensor]] = []
-        after: tuple[Tensor, Tensor, Tensor] | None = (gf, y, y_)
         for layer, (x, kept, g, dp), (x_, kept_) in zip(layers[::-1], passed, duals[::-1], strict=True):
             g_, dp_, dc, sums_of_layer = layer.dual_backward(kept, kept_, g, g_, after)
             found.append(layer.slopes(cpu.product_over_rows((dp, x_), (dp_, x)), sums_of_layer))

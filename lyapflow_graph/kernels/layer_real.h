@@ -61,20 +61,18 @@ static ALWAYS_INLINE const REAL *NAME(padded_row)(ptrdiff_t channels, ptrdiff_t 
 {
     if (channels == padded)
         return row;
-    memcpy(room, row, (size_t)channels * sizeof(REAL));
-    for (ptrdiff_t m = channels; m < padded; m++)
-        room[m] = 0;
+    SIMD /* not memcpy, whose stores overlap the loads that follow by pieces, which then wait */
+    for (ptrdiff_t m = 0; m < padded; m++)
+        room[m] = m < channels ? row[m] : 0;
     return room;
 }
 
 static ALWAYS_INLINE void NAME(store)(ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict row, REAL *restrict to)
 {
-    if (channels == padded)
-        SIMD
-        for (ptrdiff_t m = 0; m < padded; m++)
+    SIMD
+    for (ptrdiff_t m = 0; m < padded; m++)
+        if (m < channels)
             to[m] = row[m];
-    else
-        memcpy(to, row, (size_t)channels * sizeof(REAL));
 }
 
 /* num, den and the sums of s' v and s' of one node. */
@@ -175,11 +173,11 @@ CLONES static void NAME(layer_value)(
     }
 }
 
-/* p, [r over R], [mean, 1 / deviation], weight, bias, gy -> gy once more, or what is left of it, dk and down in dp, gn;
-   sums of dweight, dbias, dk and down. With y, gy is the cotangent of silu(y): that of y is written to g. */
+/* p, [r over R], [mean, 1 / deviation], weight, bias, gy -> gy once more, dk and down in dp, gn; sums of dweight, dbias,
+   dk and down. With y, gy is the cotangent of silu(y), and that of y is what is given once more. */
 CLONES static void NAME(layer_backward_rows)(
     NAME(Piece) piece, const REAL *p, const REAL *saved, const REAL *stats, const REAL *weight, const REAL *bias,
-    NAME(In) gy, NAME(In) y, NAME(Out) g, NAME(Out) again, REAL *dp, REAL *gn, REAL *restrict sums)
+    NAME(In) gy, NAME(In) y, NAME(Out) again, REAL *dp, REAL *gn, REAL *restrict sums)
 {
     UNPACK;
     REAL *restrict at = room, *restrict gt = at + padded;
@@ -198,7 +196,6 @@ CLONES static void NAME(layer_backward_rows)(
                 at[m] = gi[m] * (s + yi[m] * s * (1 - s));
             }
             gi = at;
-            NAME(store)(channels, padded, at, ROW(g, i));
         }
         if (again.at)
             NAME(store)(channels, padded, gi, ROW(again, i));
@@ -323,13 +320,14 @@ static ALWAYS_INLINE void NAME(dual_sums_of)(
 }
 
 /* p, p', c, [r over R], [mean, 1 / deviation], weight, bias, h' or nothing -> y', [r' (den' over) R'] and what the
-   normalisation's derivative needs of u'; with y, the derivative of silu(y) as well. */
+   normalisation's derivative needs of u'; if asked for, y once more, which is as good as kept, f = silu(y) and f'. */
 CLONES static void NAME(layer_dual_value)(
     NAME(Piece) piece, const REAL *p, const REAL *p_, NAME(In) c, const REAL *saved, const REAL *stats,
-    const REAL *weight, const REAL *bias, NAME(In) h_, NAME(In) y, NAME(Out) y_, NAME(Out) f_, REAL *saved_, REAL *stats_)
+    const REAL *weight, const REAL *bias, NAME(In) h, NAME(In) h_, NAME(Out) y, NAME(Out) f, NAME(Out) y_, NAME(Out) f_,
+    REAL *saved_, REAL *stats_)
 {
     UNPACK;
-    REAL *restrict x = room, *restrict x_ = x + padded, *restrict at = x_ + padded;
+    REAL *restrict x = room, *restrict x_ = x + padded, *restrict at = x_ + padded, *restrict at_ = at + padded;
     (void)inside;
     const int32_t limit = piece.ptr[piece.last];
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
@@ -355,32 +353,36 @@ CLONES static void NAME(layer_dual_value)(
         const REAL mean_ = NAME(add_up)(A) / (REAL)channels, q = NAME(add_up)(B) / (REAL)channels;
         stats_[2 * i] = mean_;
         stats_[2 * i + 1] = q;
-        const REAL *hi_ = h_.at ? NAME(padded_row)(channels, padded, ROW(h_, i), at) : NULL;
+        const REAL *hi = h.at ? NAME(padded_row)(channels, padded, ROW(h, i), at) : NULL;
+        const REAL *hi_ = h_.at ? NAME(padded_row)(channels, padded, ROW(h_, i), at_) : NULL;
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
             const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t);
             x_[m] = inverse * (x_[m] - mean_ - x[m] * q) * weight[m] * (s + t * s * (1 - s)) + (hi_ ? hi_[m] : 0);
+            x[m] = t * s + (hi ? hi[m] : 0);
         }
         NAME(store)(channels, padded, x_, ROW(y_, i));
         if (y.at) {
-            const REAL *yi = NAME(padded_row)(channels, padded, ROW(y, i), at);
+            NAME(store)(channels, padded, x, ROW(y, i));
             SIMD
             for (ptrdiff_t m = 0; m < padded; m++) {
-                const REAL s = NAME(sigmoid)(yi[m]);
-                x_[m] *= s + yi[m] * s * (1 - s);
+                const REAL s = NAME(sigmoid)(x[m]);
+                x_[m] *= s + x[m] * s * (1 - s);
+                x[m] *= s;
             }
+            NAME(store)(channels, padded, x, ROW(f, i));
             NAME(store)(channels, padded, x_, ROW(f_, i));
         }
     }
 }
 
 /* p, p', [r over R], [r' (den' over) R'], what is kept of the normalisation and of its derivative, weight, bias, gy, gy'
-   -> gy' once more, dk' and down' in dp', [gn gn']; sums of dweight', dbias', dk' and down'. With y and y', gf and gy' are
+   -> gy' once more, dk' and down' in dp', [gn gn']; sums of dweight', dbias', dk' and down'. With y and y', gy and gy' are
    the cotangent of silu(y) and its derivative. */
 CLONES static void NAME(layer_dual_rows)(
     NAME(Piece) piece, const REAL *p, const REAL *p_, const REAL *saved, const REAL *saved_, const REAL *stats,
-    const REAL *stats_, const REAL *weight, const REAL *bias, NAME(In) gy, NAME(In) gy_, NAME(In) gf, NAME(In) y,
-    NAME(In) y_, NAME(Out) again, REAL *dp_, REAL *gns, REAL *restrict sums)
+    const REAL *stats_, const REAL *weight, const REAL *bias, NAME(In) gy, NAME(In) gy_, NAME(In) y, NAME(In) y_,
+    NAME(Out) again, REAL *dp_, REAL *gns, REAL *restrict sums)
 {
     UNPACK;
     REAL *restrict at = room, *restrict at_ = at + padded, *restrict gt = at_ + padded, *restrict gt_ = gt + padded;
@@ -392,21 +394,22 @@ CLONES static void NAME(layer_dual_rows)(
         const REAL *r = saved + 3 * padded * i, *over = r + padded, *R = over + padded;
         const REAL *r_ = saved_ + 3 * padded * i, *shrink = r_ + padded, *R_ = shrink + padded;
         const REAL mean = stats[2 * i], inverse = stats[2 * i + 1], mean_ = stats_[2 * i], q = stats_[2 * i + 1];
+        const REAL *g = NAME(padded_row)(channels, padded, ROW(gy, i), at);
         const REAL *g_ = gy_.at ? NAME(padded_row)(channels, padded, ROW(gy_, i), at_) : NULL;
         if (y.at) {
-            const REAL *gfi = NAME(padded_row)(channels, padded, ROW(gf, i), at);
             const REAL *yi = NAME(padded_row)(channels, padded, ROW(y, i), gt);
             const REAL *yi_ = NAME(padded_row)(channels, padded, ROW(y_, i), gt_);
             SIMD
             for (ptrdiff_t m = 0; m < padded; m++) {
-                const REAL s = NAME(sigmoid)(yi[m]), slope = s * (1 - s);
-                at_[m] = g_[m] * (s + yi[m] * slope) + gfi[m] * yi_[m] * slope * (2 + yi[m] * (1 - 2 * s));
+                const REAL s = NAME(sigmoid)(yi[m]), slope = s * (1 - s), f1 = s + yi[m] * slope;
+                at_[m] = g_[m] * f1 + g[m] * yi_[m] * slope * (2 + yi[m] * (1 - 2 * s));
+                at[m] = g[m] * f1;
             }
+            g = at;
             g_ = at_;
         }
         if (again.at)
             NAME(store)(channels, padded, g_, ROW(again, i));
-        const REAL *g = NAME(padded_row)(channels, padded, ROW(gy, i), at);
         REAL A[LANES] = {0}, A_[LANES] = {0}, B[LANES] = {0}, B_[LANES] = {0};
         for (ptrdiff_t from = 0; from < padded; from += LANES)
             SIMD
@@ -529,18 +532,18 @@ CLONES static void NAME(head_value)(
     }
 }
 
-/* The derivative of gt along t' and along a change of the seeds; sums of those of the gradients in weight, in t and, as the
-   first entry, in bias. */
+/* gt once more, and its derivative along t' and along a change of the seeds; sums of those of the gradients in weight, in t
+   and, as the first entry, in bias. */
 CLONES static void NAME(head_dual)(
     NAME(Piece) piece, const REAL *t, const REAL *t_, const REAL *weight, const REAL *bias, const REAL *seed,
-    NAME(In) seed_, REAL *gt_, REAL *restrict sums)
+    NAME(In) seed_, REAL *gt, REAL *gt_, REAL *restrict sums)
 {
     const ptrdiff_t padded = piece.padded & -(ptrdiff_t)LANES;
     REAL *restrict f0 = piece.room, *restrict f1 = f0 + padded, *restrict f1_ = f1 + padded, *restrict f2_ = f1_ + padded;
     REAL *restrict dweight = sums, *restrict dt = dweight + padded, *restrict dbias = dt + padded;
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
         const REAL *ti = t + padded * i, *ti_ = t_ + padded * i;
-        REAL *restrict g_ = gt_ + padded * i;
+        REAL *restrict g = gt + padded * i, *restrict g_ = gt_ + padded * i;
         REAL lane[LANES] = {0}, lane_[LANES] = {0};
         for (ptrdiff_t from = 0; from < padded; from += LANES)
             SIMD
@@ -559,6 +562,7 @@ CLONES static void NAME(head_dual)(
         const REAL gv_ = 2 * v_ * m_i + (seed_.at ? 2 * v * *ROW(seed_, i) : 0);
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
+            g[m] = weight[m] * gv * f1[m];
             g_[m] = weight[m] * (gv_ * f1[m] + gv * f2_[m]);
             dweight[m] += gv_ * f0[m] + gv * f1_[m];
             dt[m] += g_[m];

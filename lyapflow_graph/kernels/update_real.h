@@ -9,13 +9,16 @@
 */
 
 /* Sums of a row, in lanes that are added up at the end: an order that does not hold the processor up. */
-static ALWAYS_INLINE REAL NAME(add_up)(REAL *lane)
+static ALWAYS_INLINE REAL NAME(add_up)(const REAL *lane)
 {
-    for (int half = LANES / 2; half; half /= 2)
-        SIMD
-        for (int l = 0; l < half; l++)
-            lane[l] += lane[l + half];
-    return lane[0];
+    REAL eight[8], four[4];
+    SIMD
+    for (int l = 0; l < 8; l++)
+        eight[l] = lane[l] + lane[l + 8];
+    SIMD
+    for (int l = 0; l < 4; l++)
+        four[l] = eight[l] + eight[l + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 static ALWAYS_INLINE REAL NAME(scaled_dot)(ptrdiff_t count, const REAL *x, REAL of_x, const REAL *y, REAL of_y)

@@ -205,7 +205,7 @@ def double_columns(
     _store(dv, j, channels, columns, inside, of_v)
 
 
-# -- on tensors ---------------------------------------------------------------------------------------------------------
+# -- on tensors -------------------------------------------------------------------------------------------------------
 
 
 def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, ...]:

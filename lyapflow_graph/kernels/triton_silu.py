@@ -37,9 +37,9 @@ def backward(x, g, dx, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def double(x, g, l, dg, dx, count, BLOCK: tl.constexpr):
+def double(x, g, along, dg, dx, count, BLOCK: tl.constexpr):
     at, inside = _entries(count, BLOCK)
-    xs, ls = tl.load(x + at, mask=inside, other=0), tl.load(l + at, mask=inside, other=0)
+    xs, ls = tl.load(x + at, mask=inside, other=0), tl.load(along + at, mask=inside, other=0)
     s = sigmoid(xs)
     slope = s * (1 - s)
     tl.store(dg + at, ls * (s + xs * slope), mask=inside)
@@ -47,7 +47,7 @@ def double(x, g, l, dg, dx, count, BLOCK: tl.constexpr):
     tl.store(dx + at, gs * ls * slope * (2 + xs * (1 - 2 * s)), mask=inside)
 
 
-# -- on tensors ---------------------------------------------------------------------------------------------------------
+# -- on tensors -------------------------------------------------------------------------------------------------------
 
 
 def silu(x: Tensor) -> tuple[Tensor, ...]:

@@ -141,7 +141,7 @@ def _store_sums(to, of_rows, channels, columns):
     tl.store(to + tl.program_id(0) * channels + columns, total, mask=columns < channels)
 
 
-# -- on tensors ---------------------------------------------------------------------------------------------------------
+# -- on tensors -------------------------------------------------------------------------------------------------------
 
 
 def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
@@ -164,7 +164,7 @@ def gated_update_double_backward(
     own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, *cotangents: Tensor | None
 ) -> tuple[Tensor, ...]:
     points = own, num, den, weight, bias
-    along = [torch.zeros_like(x) if l is None else l for l, x in zip(cotangents, points, strict=True)]
+    along = [torch.zeros_like(x) if given is None else given for given, x in zip(cotangents, points, strict=True)]
     given = *_placed(own, num, den), in_rows(weight), in_rows(bias), *_placed(gy)
     ways = *_placed(*along[:3]), in_rows(along[3]), in_rows(along[4])
     return _with_sums(double, (*given, *ways), [like(own) for _ in range(4)])

@@ -35,7 +35,7 @@ def sums_by_torch_scatter(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edg
 def sums_by_pyg(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
     """With `torch_geometric.utils.scatter`, over the edges as they were given.
 
-    Not with `SumAggregation` on sorted edges: what it then calls in torch has no second derivative.
+    Not by `SumAggregation` with a ptr: what that calls has no second derivative, or none that is right.
     """
     source, target = ends(edges, len(k))
     z = k[target] + q[source]

@@ -15,9 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import cuda
 from .adjacency import Order, unpack
 from .cpu import in_rows
-from .cuda import launch, like
+from .cuda import like
 
 _TILE = 256  # entries that a program of one warp holds of a tensor: eight in each thread
 _MOST_CHANNELS = 64
@@ -33,33 +34,24 @@ def sigmoid(z):
 
 
 @triton.jit
-def _row(x, i, stride, columns, inside):
-    return tl.load(x + i.to(tl.int64) * stride + columns, mask=inside, other=0)[None, :]
-
-
-@triton.jit
-def _rows(x, at, stride, columns, seen):
-    return tl.load(x + at.to(tl.int64)[:, None] * stride + columns[None, :], mask=seen, other=0)
-
-
-@triton.jit
-def _store(x, i, channels, columns, inside, total):
-    tl.store(x + i.to(tl.int64) * channels + columns, tl.sum(total, axis=0), mask=inside)
-
-
-@triton.jit
-def _columns(channels, CHANNELS: tl.constexpr):
-    columns = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    return columns, columns < channels
+def _place(channels, CHANNELS: tl.constexpr):
+    """The row of a program, its columns, and which of them there are."""
+    columns = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    return tl.program_id(0).to(tl.int64), columns, columns < channels
 
 
 @triton.jit
 def _edges(other, edge, e, end, inside, EDGES: tl.constexpr):
     """The other ends of some edges, their numbers, and which entries of them there are."""
-    at = e + tl.arange(0, EDGES)
+    at = e + tl.arange(0, EDGES)[:, None]
     there = at < end
-    ends, numbers = tl.load(other + at, mask=there, other=0), tl.load(edge + at, mask=there, other=0)
-    return ends, numbers, there[:, None] & inside[None, :]
+    ends, numbers = tl.load(other + at, there, 0), tl.load(edge + at, there, 0)
+    return ends.to(tl.int64), numbers.to(tl.int64), there & inside
+
+
+@triton.jit
+def _store(x, row, channels, columns, inside, total):
+    tl.store(x + row * channels + columns, tl.sum(total, axis=0)[None, :], inside)
 
 
 @triton.jit(do_not_specialize_on_alignment=_ORDER)
@@ -67,19 +59,18 @@ def value(
     ptr, other, edge, k, k_row, q, q_row, v, v_row, c, c_row, num, den,
     channels, EDGES: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    i = tl.program_id(0)
-    columns, inside = _columns(channels, CHANNELS)
+    i, columns, inside = _place(channels, CHANNELS)
     end = tl.load(ptr + i + 1)
-    ki = _row(k, i, k_row, columns, inside)
+    ki = tl.load(k + i * k_row + columns, inside, 0)
     of_num = tl.zeros((EDGES, CHANNELS), ki.dtype)
     of_den = tl.zeros((EDGES, CHANNELS), ki.dtype)
     for e in range(tl.load(ptr + i), end, EDGES):
         j, number, seen = _edges(other, edge, e, end, inside, EDGES)
-        z = ki + _rows(q, j, q_row, columns, seen)
+        z = ki + tl.load(q + j * q_row + columns, seen, 0)
         if c is not None:
-            z += _rows(c, number, c_row, columns, seen)
+            z += tl.load(c + number * c_row + columns, seen, 0)
         s = tl.where(seen, sigmoid(z), 0)
-        of_num += s * _rows(v, j, v_row, columns, seen)
+        of_num += s * tl.load(v + j * v_row + columns, seen, 0)
         of_den += s
     _store(num, i, channels, columns, inside, of_num)
     _store(den, i, channels, columns, inside, of_den)
@@ -91,22 +82,21 @@ def backward_rows(
     channels, EDGES: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """By target: dk, and dc where there are features of edges."""
-    i = tl.program_id(0)
-    columns, inside = _columns(channels, CHANNELS)
+    i, columns, inside = _place(channels, CHANNELS)
     end = tl.load(ptr + i + 1)
-    ki = _row(k, i, k_row, columns, inside)
-    gni, gdi = _row(gn, i, gn_row, columns, inside), _row(gd, i, gd_row, columns, inside)
+    ki = tl.load(k + i * k_row + columns, inside, 0)
+    gni, gdi = tl.load(gn + i * gn_row + columns, inside, 0), tl.load(gd + i * gd_row + columns, inside, 0)
     of_k = tl.zeros((EDGES, CHANNELS), ki.dtype)
     for e in range(tl.load(ptr + i), end, EDGES):
         j, number, seen = _edges(other, edge, e, end, inside, EDGES)
-        z = ki + _rows(q, j, q_row, columns, seen)
+        z = ki + tl.load(q + j * q_row + columns, seen, 0)
         if c is not None:
-            z += _rows(c, number, c_row, columns, seen)
+            z += tl.load(c + number * c_row + columns, seen, 0)
         s = sigmoid(z)
-        t = (gni * _rows(v, j, v_row, columns, seen) + gdi) * (s * (1 - s))
+        t = (gni * tl.load(v + j * v_row + columns, seen, 0) + gdi) * (s * (1 - s))
         of_k += tl.where(seen, t, 0)  # only now: zero times what is not a number would be none
         if dc is not None:
-            tl.store(dc + number.to(tl.int64)[:, None] * channels + columns[None, :], t, mask=seen)
+            tl.store(dc + number * channels + columns, t, seen)
     _store(dk, i, channels, columns, inside, of_k)
 
 
@@ -116,20 +106,19 @@ def backward_columns(
     channels, EDGES: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """By source: dq and dv."""
-    j = tl.program_id(0)
-    columns, inside = _columns(channels, CHANNELS)
+    j, columns, inside = _place(channels, CHANNELS)
     end = tl.load(ptr + j + 1)
-    qj, vj = _row(q, j, q_row, columns, inside), _row(v, j, v_row, columns, inside)
+    qj, vj = tl.load(q + j * q_row + columns, inside, 0), tl.load(v + j * v_row + columns, inside, 0)
     of_q = tl.zeros((EDGES, CHANNELS), qj.dtype)
     of_v = tl.zeros((EDGES, CHANNELS), qj.dtype)
     for e in range(tl.load(ptr + j), end, EDGES):
         i, number, seen = _edges(other, edge, e, end, inside, EDGES)
-        z = _rows(k, i, k_row, columns, seen) + qj
+        z = tl.load(k + i * k_row + columns, seen, 0) + qj
         if c is not None:
-            z += _rows(c, number, c_row, columns, seen)
+            z += tl.load(c + number * c_row + columns, seen, 0)
         s = sigmoid(z)
-        gni = _rows(gn, i, gn_row, columns, seen)
-        t = (gni * vj + _rows(gd, i, gd_row, columns, seen)) * (s * (1 - s))
+        gni = tl.load(gn + i * gn_row + columns, seen, 0)
+        t = (gni * vj + tl.load(gd + i * gd_row + columns, seen, 0)) * (s * (1 - s))
         of_q += tl.where(seen, t, 0)
         of_v += tl.where(seen, s * gni, 0)
     _store(dq, j, channels, columns, inside, of_q)
@@ -143,22 +132,21 @@ def double_rows(
     channels, EDGES: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """By target: dgn, dgd, dk, and dc where there are features of edges."""
-    i = tl.program_id(0)
-    columns, inside = _columns(channels, CHANNELS)
+    i, columns, inside = _place(channels, CHANNELS)
     end = tl.load(ptr + i + 1)
-    ki, lki = _row(k, i, k_row, columns, inside), _row(lk, i, lk_row, columns, inside)
-    gni, gdi = _row(gn, i, gn_row, columns, inside), _row(gd, i, gd_row, columns, inside)
+    ki, lki = tl.load(k + i * k_row + columns, inside, 0), tl.load(lk + i * lk_row + columns, inside, 0)
+    gni, gdi = tl.load(gn + i * gn_row + columns, inside, 0), tl.load(gd + i * gd_row + columns, inside, 0)
     of_gn = tl.zeros((EDGES, CHANNELS), ki.dtype)
     of_gd = tl.zeros((EDGES, CHANNELS), ki.dtype)
     of_k = tl.zeros((EDGES, CHANNELS), ki.dtype)
     for e in range(tl.load(ptr + i), end, EDGES):
         j, number, seen = _edges(other, edge, e, end, inside, EDGES)
-        z, w = ki + _rows(q, j, q_row, columns, seen), lki + _rows(lq, j, lq_row, columns, seen)
+        z, w = ki + tl.load(q + j * q_row + columns, seen, 0), lki + tl.load(lq + j * lq_row + columns, seen, 0)
         if c is not None:
-            z += _rows(c, number, c_row, columns, seen)
+            z += tl.load(c + number * c_row + columns, seen, 0)
         if lc is not None:
-            w += _rows(lc, number, lc_row, columns, seen)
-        vj, lvj = _rows(v, j, v_row, columns, seen), _rows(lv, j, lv_row, columns, seen)
+            w += tl.load(lc + number * lc_row + columns, seen, 0)
+        vj, lvj = tl.load(v + j * v_row + columns, seen, 0), tl.load(lv + j * lv_row + columns, seen, 0)
         s = sigmoid(z)
         slope = s * (1 - s)
         w *= slope
@@ -167,7 +155,7 @@ def double_rows(
         of_gd += tl.where(seen, w, 0)
         of_k += tl.where(seen, y, 0)
         if dc is not None:
-            tl.store(dc + number.to(tl.int64)[:, None] * channels + columns[None, :], y, mask=seen)
+            tl.store(dc + number * channels + columns, y, seen)
     _store(dgn, i, channels, columns, inside, of_gn)
     _store(dgd, i, channels, columns, inside, of_gd)
     _store(dk, i, channels, columns, inside, of_k)
@@ -180,21 +168,20 @@ def double_columns(
     channels, EDGES: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """By source: dq and dv."""
-    j = tl.program_id(0)
-    columns, inside = _columns(channels, CHANNELS)
+    j, columns, inside = _place(channels, CHANNELS)
     end = tl.load(ptr + j + 1)
-    qj, lqj = _row(q, j, q_row, columns, inside), _row(lq, j, lq_row, columns, inside)
-    vj, lvj = _row(v, j, v_row, columns, inside), _row(lv, j, lv_row, columns, inside)
+    qj, lqj = tl.load(q + j * q_row + columns, inside, 0), tl.load(lq + j * lq_row + columns, inside, 0)
+    vj, lvj = tl.load(v + j * v_row + columns, inside, 0), tl.load(lv + j * lv_row + columns, inside, 0)
     of_q = tl.zeros((EDGES, CHANNELS), qj.dtype)
     of_v = tl.zeros((EDGES, CHANNELS), qj.dtype)
     for e in range(tl.load(ptr + j), end, EDGES):
         i, number, seen = _edges(other, edge, e, end, inside, EDGES)
-        z, w = _rows(k, i, k_row, columns, seen) + qj, _rows(lk, i, lk_row, columns, seen) + lqj
+        z, w = tl.load(k + i * k_row + columns, seen, 0) + qj, tl.load(lk + i * lk_row + columns, seen, 0) + lqj
         if c is not None:
-            z += _rows(c, number, c_row, columns, seen)
+            z += tl.load(c + number * c_row + columns, seen, 0)
         if lc is not None:
-            w += _rows(lc, number, lc_row, columns, seen)
-        gni, gdi = _rows(gn, i, gn_row, columns, seen), _rows(gd, i, gd_row, columns, seen)
+            w += tl.load(lc + number * lc_row + columns, seen, 0)
+        gni, gdi = tl.load(gn + i * gn_row + columns, seen, 0), tl.load(gd + i * gd_row + columns, seen, 0)
         s = sigmoid(z)
         slope = s * (1 - s)
         w *= slope
@@ -250,4 +237,4 @@ def _over_edges(
         placed += [x, 0 if x is None else x.stride(0)]
     grid = rows, triton.cdiv(channels, block)
     edges = min(_MOST_EDGES, _TILE // block)
-    launch(kernel, grid, *order, *placed, *results, channels, EDGES=edges, CHANNELS=block, num_warps=1)
+    cuda.launch(kernel, grid, *order, *placed, *results, channels, EDGES=edges, CHANNELS=block, num_warps=1)

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .cuda import launch, like
+from . import cuda
+from .cuda import like
 from .triton_gated import sigmoid
 
 _BLOCK = 1024
@@ -24,27 +25,27 @@ def _entries(count, BLOCK: tl.constexpr):
 @triton.jit
 def value(x, y, count, BLOCK: tl.constexpr):
     at, inside = _entries(count, BLOCK)
-    xs = tl.load(x + at, mask=inside, other=0)
-    tl.store(y + at, xs * sigmoid(xs), mask=inside)
+    xs = tl.load(x + at, inside, 0)
+    tl.store(y + at, xs * sigmoid(xs), inside)
 
 
 @triton.jit
 def backward(x, g, dx, count, BLOCK: tl.constexpr):
     at, inside = _entries(count, BLOCK)
-    xs = tl.load(x + at, mask=inside, other=0)
+    xs = tl.load(x + at, inside, 0)
     s = sigmoid(xs)
-    tl.store(dx + at, tl.load(g + at, mask=inside, other=0) * (s + xs * s * (1 - s)), mask=inside)
+    tl.store(dx + at, tl.load(g + at, inside, 0) * (s + xs * s * (1 - s)), inside)
 
 
 @triton.jit
 def double(x, g, along, dg, dx, count, BLOCK: tl.constexpr):
     at, inside = _entries(count, BLOCK)
-    xs, ls = tl.load(x + at, mask=inside, other=0), tl.load(along + at, mask=inside, other=0)
+    xs, ls = tl.load(x + at, inside, 0), tl.load(along + at, inside, 0)
     s = sigmoid(xs)
     slope = s * (1 - s)
-    tl.store(dg + at, ls * (s + xs * slope), mask=inside)
-    gs = tl.load(g + at, mask=inside, other=0)
-    tl.store(dx + at, gs * ls * slope * (2 + xs * (1 - 2 * s)), mask=inside)
+    tl.store(dg + at, ls * (s + xs * slope), inside)
+    gs = tl.load(g + at, inside, 0)
+    tl.store(dx + at, gs * ls * slope * (2 + xs * (1 - 2 * s)), inside)
 
 
 # -- on tensors -------------------------------------------------------------------------------------------------------
@@ -65,5 +66,5 @@ def silu_double_backward(x: Tensor, g: Tensor, cotangent: Tensor | None) -> tupl
 def _flat(kernel: Any, results: int, *given: Tensor) -> tuple[Tensor, ...]:
     found = tuple(like(given[0]) for _ in range(results))
     count = given[0].numel()
-    launch(kernel, (triton.cdiv(count, _BLOCK),), *(x.contiguous() for x in given), *found, count, BLOCK=_BLOCK)
+    cuda.launch(kernel, (triton.cdiv(count, _BLOCK),), *(x.contiguous() for x in given), *found, count, BLOCK=_BLOCK)
     return found

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import gated
+from . import cuda, gated
 from .cpu import in_rows
-from .cuda import launch, like
+from .cuda import like
 from .triton_gated import sigmoid
 
 _CLOSED = tl.constexpr(gated.CLOSED)
@@ -29,11 +29,6 @@ _MOST_PROGRAMS = 1024
 def _places(tile, rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     i, columns = tile * ROWS + tl.arange(0, ROWS), tl.arange(0, CHANNELS)
     return i.to(tl.int64)[:, None], columns[None, :], (i < rows)[:, None] & (columns < channels)[None, :]
-
-
-@triton.jit
-def _load(x, i, stride, columns, inside):
-    return tl.load(x + i * stride + columns, mask=inside, other=0)
 
 
 @triton.jit
@@ -55,11 +50,11 @@ def value(
     rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     i, columns, inside = _places(tl.program_id(0), rows, channels, ROWS, CHANNELS)
-    r = _load(num, i, num_row, columns, inside) / (_load(den, i, den_row, columns, inside) + _CLOSED)
-    x, _ = _normalise(_load(own, i, own_row, columns, inside) + r, channels, inside)
+    r = tl.load(num + i * num_row + columns, inside, 0) / (tl.load(den + i * den_row + columns, inside, 0) + _CLOSED)
+    x, _ = _normalise(tl.load(own + i * own_row + columns, inside, 0) + r, channels, inside)
     here = columns < channels
-    t = x * tl.load(weight + columns, mask=here, other=0) + tl.load(bias + columns, mask=here, other=0)
-    tl.store(y + i * channels + columns, t * sigmoid(t), mask=inside)
+    t = x * tl.load(weight + columns, here, 0) + tl.load(bias + columns, here, 0)
+    tl.store(y + i * channels + columns, t * sigmoid(t), inside)
 
 
 @triton.jit
@@ -69,24 +64,24 @@ def backward(
 ):  # fmt: skip
     columns = tl.arange(0, CHANNELS)[None, :]
     here = columns < channels
-    w, b = tl.load(weight + columns, mask=here, other=0), tl.load(bias + columns, mask=here, other=0)
+    w, b = tl.load(weight + columns, here, 0), tl.load(bias + columns, here, 0)
     of_weight = tl.zeros((ROWS, CHANNELS), w.dtype)
     of_bias = tl.zeros((ROWS, CHANNELS), w.dtype)
     for tile in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
         i, columns, inside = _places(tile, rows, channels, ROWS, CHANNELS)
-        over = 1 / (_load(den, i, den_row, columns, inside) + _CLOSED)
-        r = _load(num, i, num_row, columns, inside) * over
-        x, inverse = _normalise(_load(own, i, own_row, columns, inside) + r, channels, inside)
+        over = 1 / (tl.load(den + i * den_row + columns, inside, 0) + _CLOSED)
+        r = tl.load(num + i * num_row + columns, inside, 0) * over
+        x, inverse = _normalise(tl.load(own + i * own_row + columns, inside, 0) + r, channels, inside)
         t = x * w + b
         s = sigmoid(t)
-        gt = _load(gy, i, gy_row, columns, inside) * (s + t * s * (1 - s))
+        gt = tl.load(gy + i * gy_row + columns, inside, 0) * (s + t * s * (1 - s))
         of_weight += gt * x
         of_bias += gt
         g = gt * w
         gu = inverse * (g - _mean(g, channels) - x * _mean(g * x, channels))
-        tl.store(down + i * channels + columns, gu, mask=inside)
-        tl.store(dnum + i * channels + columns, gu * over, mask=inside)
-        tl.store(dden + i * channels + columns, -gu * over * r, mask=inside)
+        tl.store(down + i * channels + columns, gu, inside)
+        tl.store(dnum + i * channels + columns, gu * over, inside)
+        tl.store(dden + i * channels + columns, -gu * over * r, inside)
     _store_sums(dweights, of_weight, channels, columns)
     _store_sums(dbiases, of_bias, channels, columns)
 
@@ -100,25 +95,25 @@ def double(
     """The derivative of the backward along (own', num', den', weight', bias'), with gy held."""
     columns = tl.arange(0, CHANNELS)[None, :]
     here = columns < channels
-    w, b = tl.load(weight + columns, mask=here, other=0), tl.load(bias + columns, mask=here, other=0)
-    w_, b_ = tl.load(lweight + columns, mask=here, other=0), tl.load(lbias + columns, mask=here, other=0)
+    w, b = tl.load(weight + columns, here, 0), tl.load(bias + columns, here, 0)
+    w_, b_ = tl.load(lweight + columns, here, 0), tl.load(lbias + columns, here, 0)
     of_weight = tl.zeros((ROWS, CHANNELS), w.dtype)
     of_bias = tl.zeros((ROWS, CHANNELS), w.dtype)
     for tile in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
         i, columns, inside = _places(tile, rows, channels, ROWS, CHANNELS)
-        over = 1 / (_load(den, i, den_row, columns, inside) + _CLOSED)
-        r = _load(num, i, num_row, columns, inside) * over
-        shrink = _load(lden, i, lden_row, columns, inside) * over
-        r_ = _load(lnum, i, lnum_row, columns, inside) * over - r * shrink
-        x, inverse = _normalise(_load(own, i, own_row, columns, inside) + r, channels, inside)
-        u_ = _load(lown, i, lown_row, columns, inside) + r_
+        over = 1 / (tl.load(den + i * den_row + columns, inside, 0) + _CLOSED)
+        r = tl.load(num + i * num_row + columns, inside, 0) * over
+        shrink = tl.load(lden + i * lden_row + columns, inside, 0) * over
+        r_ = tl.load(lnum + i * lnum_row + columns, inside, 0) * over - r * shrink
+        x, inverse = _normalise(tl.load(own + i * own_row + columns, inside, 0) + r, channels, inside)
+        u_ = tl.load(lown + i * lown_row + columns, inside, 0) + r_
         q = _mean(x * u_, channels)
         x_ = tl.where(inside, inverse * (u_ - _mean(u_, channels) - x * q), 0)
         t, t_ = x * w + b, x_ * w + x * w_ + b_
         s = sigmoid(t)
         slope = s * (1 - s)
         first = s + t * slope  # the derivative of silu
-        gys = _load(gy, i, gy_row, columns, inside)
+        gys = tl.load(gy + i * gy_row + columns, inside, 0)
         gt, gt_ = gys * first, gys * slope * (2 + t * (1 - 2 * s)) * t_
         of_weight += gt_ * x + gt * x_
         of_bias += gt_
@@ -126,10 +121,10 @@ def double(
         B, B_ = _mean(g * x, channels), _mean(g_ * x + g * x_, channels)
         gu = inverse * (g - _mean(g, channels) - x * B)
         gu_ = inverse * (g_ - _mean(g_, channels) - x_ * B - x * B_) - inverse * q * gu
-        tl.store(dgy + i * channels + columns, first * t_, mask=inside)
-        tl.store(down + i * channels + columns, gu_, mask=inside)
-        tl.store(dnum + i * channels + columns, (gu_ - gu * shrink) * over, mask=inside)
-        tl.store(dden + i * channels + columns, (gu * r * shrink - gu_ * r - gu * r_) * over, mask=inside)
+        tl.store(dgy + i * channels + columns, first * t_, inside)
+        tl.store(down + i * channels + columns, gu_, inside)
+        tl.store(dnum + i * channels + columns, (gu_ - gu * shrink) * over, inside)
+        tl.store(dden + i * channels + columns, (gu * r * shrink - gu_ * r - gu * r_) * over, inside)
     _store_sums(dweights, of_weight, channels, columns)
     _store_sums(dbiases, of_bias, channels, columns)
 
@@ -138,7 +133,7 @@ def double(
 def _store_sums(to, of_rows, channels, columns):
     """What a program has summed, in a row of its own."""
     total = tl.sum(of_rows, axis=0)[None, :]
-    tl.store(to + tl.program_id(0) * channels + columns, total, mask=columns < channels)
+    tl.store(to + tl.program_id(0) * channels + columns, total, columns < channels)
 
 
 # -- on tensors -------------------------------------------------------------------------------------------------------
@@ -149,7 +144,7 @@ def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Te
     rows, channels = own.shape
     tile = _tile(channels)
     given = *_placed(own, num, den), in_rows(weight), in_rows(bias), y
-    launch(value, (triton.cdiv(rows, tile["ROWS"]),), *given, rows, channels, **tile)
+    cuda.launch(value, (triton.cdiv(rows, tile["ROWS"]),), *given, rows, channels, **tile)
     return (y,)
 
 
@@ -176,7 +171,7 @@ def _with_sums(kernel: Any, given: tuple[Any, ...], results: list[Tensor]) -> tu
     tile = _tile(channels)
     programs = min(_MOST_PROGRAMS, triton.cdiv(rows, tile["ROWS"]))
     sums = results[0].new_empty(2, programs, channels)
-    launch(kernel, (programs,), *given, *results, *sums, rows, channels, **tile)
+    cuda.launch(kernel, (programs,), *given, *results, *sums, rows, channels, **tile)
     return (*results, *sums.sum(1))
 
 

@@ -29,7 +29,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: int
         return
     first = next(x for x in arguments if isinstance(x, Tensor))
     with torch.cuda.device_of(first):  # Triton takes the current one
-        kernel[grid](*arguments, **constants)
+        # Products and sums may be done in one, whatever is the default of a version of Triton.
+        kernel[grid](*arguments, enable_fp_fusion=True, **constants)
 
 
 def like(x: Tensor) -> Tensor:

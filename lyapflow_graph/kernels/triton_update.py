@@ -1,7 +1,7 @@
 """What a node makes of its sums, in Triton. The formulas are at the top of update_real.h.
 
 A program takes several rows at a time, whole. Sums over rows, for weight and bias, are taken by every program over its
-own rows, then over the programs: their number depends on that of the rows alone, so that the order is fixed.
+own rows, then over the programs: their number depends on the shape alone, so that the order is fixed.
 """
 
 from __future__ import annotations

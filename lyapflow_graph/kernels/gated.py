@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import cpu
+from . import cpu, cuda
 from .adjacency import ends
+from .libraries import sums_by_pyg, sums_by_torch_scatter, torch_scatter
 from .operators import Operator
 
-Backend = Literal["auto", "reference"]
+Backend = Literal["auto", "reference", "torch_scatter", "pyg"]
 CLOSED = 1e-6  # keeps the shares finite where all gates of a node are closed
 EPSILON = 1e-5  # of the normalisation
 _chosen: Backend = "auto"
@@ -25,7 +26,9 @@ def kernel_backend(name: Backend) -> Iterator[None]:
     """Choose who computes the operators of this package, for a while.
 
     Args:
-        name: "auto" for the kernels of a device where there are some; "reference" for plain torch, on any device.
+        name: "auto" for the kernels of a device where there are some; "reference" for plain torch, on any device;
+            "torch_scatter" and "pyg" for :func:`gated_sums` by `segment_csr` and by `torch_geometric.utils.scatter`,
+            the others by plain torch.
 
     >>> from lyapflow_graph.kernels import kernel_backend
     >>> with kernel_backend("reference"):
@@ -34,6 +37,8 @@ def kernel_backend(name: Backend) -> Iterator[None]:
     global _chosen
     if name not in get_args(Backend):
         raise ValueError(f"the backend must be one of {', '.join(get_args(Backend))}, got {name!r}")
+    if name == "torch_scatter":
+        torch_scatter()
     before, _chosen = _chosen, name
     try:
         yield
@@ -49,7 +54,7 @@ def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor)
         \mathrm{num}_i = \sum_{j \to i} s_{ij} \odot v_j, \qquad \mathrm{den}_i = \sum_{j \to i} s_{ij}.
 
     Nothing of the size `[E, d]` is made on the way, forward or backward, except for c and its own derivative. Every
-    sum runs over the edges of a node in their order: results do not change from run to run, nor with the number of
+    sum runs over the edges of a node in a fixed order: results do not change from run to run, nor with the number of
     threads.
 
     Args:
@@ -72,7 +77,10 @@ def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor)
         # A sum over many neighbours would lose the last of them.
         wide = gated_sums(k.float(), q.float(), v.float(), None if c is None else c.float(), edges)
         return wide[0].to(v.dtype), wide[1].to(v.dtype)
-    return _SUMS(k, q, v, c, edges) if has_kernel(k) else _plain_sums(k, q, v, c, edges)
+    if has_kernel(k, q, v, c):
+        return _SUMS(k, q, v, c, edges)
+    sums = _plain_sums if _transformed() else _LIBRARIES.get(_chosen, _plain_sums)
+    return sums(k, q, v, c, edges)
 
 
 def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -91,7 +99,8 @@ def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Te
     >>> gated_update(torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4), torch.ones(4), torch.zeros(4)).shape
     torch.Size([3, 4])
     """
-    return _UPDATE(own, num, den, weight, bias) if has_kernel(own) else _plain_update(own, num, den, weight, bias)[0]
+    given = own, num, den, weight, bias
+    return _UPDATE(*given) if has_kernel(*given) else _plain_update(*given)[0]
 
 
 def silu(x: Tensor) -> Tensor:
@@ -122,10 +131,19 @@ def with_kernels(module: nn.Module) -> nn.Module:
     return module
 
 
-def has_kernel(x: Tensor) -> bool:
-    """Whether operators on such a tensor are computed by kernels."""
-    # Operators have neither forward mode nor vmap.
-    return _chosen == "auto" and cpu.fits(x) and not torch._C._are_functorch_transforms_active()
+def has_kernel(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether operators on such tensors are computed by kernels; these take tensors of one dtype on one device."""
+    return (
+        _chosen == "auto"
+        and (cpu.fits(x) or cuda.fits(x))
+        and all(y is None or (y.dtype == x.dtype and y.device == x.device) for y in others)
+        and not _transformed()
+    )
+
+
+def _transformed() -> bool:
+    """Whether this happens in forward mode or vmap, which neither operators nor all libraries have."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def _plain_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,6 +165,7 @@ def _plain_silu(x: Tensor) -> tuple[Tensor]:
     return (F.silu(x),)
 
 
+_LIBRARIES: dict[str, Any] = {"torch_scatter": sums_by_torch_scatter, "pyg": sums_by_pyg}
 _SUMS: Any = Operator("gated_sums", ["k", "q", "v", "c?"], ["edges"], like=[0, 0], plain=_plain_sums)
 _UPDATE: Any = Operator("gated_update", ["own", "num", "den", "weight", "bias"], [], like=[0], plain=_plain_update)
 _SILU: Any = Operator("silu", ["x"], [], like=[0], plain=_plain_silu)
@@ -154,3 +173,7 @@ if cpu.available:
     _SUMS.register("cpu", cpu.GATED)
     _UPDATE.register("cpu", cpu.UPDATE)
     _SILU.register("cpu", cpu.SILU)
+if cuda.available:
+    _SUMS.register("cuda", cuda.GATED)
+    _UPDATE.register("cuda", cuda.UPDATE)
+    _SILU.register("cuda", cuda.SILU)

@@ -92,6 +92,7 @@ def fits(h: Tensor, *others: Tensor | None) -> bool:
     """Whether there are kernels for these tensors."""
     return (
         has_kernel(h)
+        and cpu.fits(h)  # other devices have kernels for the operators alone
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and all(x is None or (x.dtype == h.dtype and x.device == h.device) for x in others)

@@ -29,7 +29,7 @@ def velocity(
         index: `[n]`, the system of every row, or None for one system.
     """
     tensors = direction, gradient, alpha, beta
-    if not has_kernel(gradient) or torch.compiler.is_compiling() or gradient.ndim != 2:
+    if not (has_kernel(gradient) and cpu.fits(gradient)) or torch.compiler.is_compiling() or gradient.ndim != 2:
         return None
     if any(x.dtype != gradient.dtype or x.device != gradient.device for x in tensors):
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lyapflow_graph import GraphBatch, Tango
-from lyapflow_graph.kernels import cpu, gated_sums, gated_update, kernel_backend, silu
+from lyapflow_graph.kernels import cpu, gated, gated_sums, gated_update, kernel_backend, silu
 from lyapflow_graph.kernels.adjacency import ends, unpack
 from lyapflow_graph.kernels.gated import EPSILON
 from tests.lyapflow_graph.cases import assert_close, batches, example
@@ -23,11 +25,15 @@ WIDTHS = st.sampled_from([1, 2, 3, 7, 16, 30, 63, 64, 65, 128, 130])
 SEEDS = st.integers(0, 1000)
 DTYPES = st.sampled_from([torch.float64, torch.float32])
 OPERATORS = ("gated_sums", "gated_update", "silu")
+with_scatter = pytest.mark.skipif(
+    not importlib.util.find_spec("torch_scatter"), reason="torch_scatter is not installed"
+)
+LIBRARIES = [pytest.param("torch_scatter", marks=with_scatter), "pyg"]
 
 
-def hub(nodes: int) -> GraphBatch:
+def hub(nodes: int, device: Any = "cpu") -> GraphBatch:
     """All nodes point to the first, and it to all of them, twice."""
-    spokes = torch.stack([torch.arange(nodes), torch.zeros(nodes, dtype=torch.long)])
+    spokes = torch.stack([torch.arange(nodes), torch.zeros(nodes, dtype=torch.long)]).to(device)
     return GraphBatch(torch.cat([spokes, spokes.flip(0), spokes.flip(0)], 1), nodes)
 
 
@@ -36,9 +42,10 @@ def arguments(
 ) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
     """An operator as a function of its inputs alone, and these: some are views into a wider tensor, as in a layer."""
     random = torch.Generator().manual_seed(seed)
+    device = graphs.edge_index.device
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=random, dtype=dtype)
+        return torch.randn(*shape, generator=random, dtype=dtype).to(device)
 
     wide = draw(graphs.num_nodes, 3 * width + 1)
     a, b, c = (wide[:, i * width : (i + 1) * width].requires_grad_() for i in range(3))
@@ -57,7 +64,7 @@ def derivatives(function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor
     random = torch.Generator().manual_seed(1)
 
     def cotangents(of: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.randn(x.shape, generator=random, dtype=x.dtype).requires_grad_() for x in of]
+        return [torch.randn(x.shape, generator=random, dtype=x.dtype).to(x.device).requires_grad_() for x in of]
 
     g = cotangents(values)
     first = torch.autograd.grad(values, inputs, g, create_graph=True)
@@ -65,14 +72,13 @@ def derivatives(function: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor
     return [*values, *first, *second]
 
 
-@compiled
-@pytest.mark.parametrize("name", OPERATORS)
-@given(graphs=batches() | st.integers(1, 40).map(hub), width=WIDTHS, seed=SEEDS, dtype=DTYPES, edges=st.booleans())
-def test_kernels_agree_with_plain_torch(
-    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool
+def check_agreement(
+    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool, backend: Any = "auto"
 ) -> None:
+    """That values and derivatives are those of plain torch."""
     function, inputs = arguments(name, graphs, width, seed, dtype, edges)
-    found = derivatives(function, inputs)
+    with kernel_backend(backend):
+        found = derivatives(function, inputs)
     with kernel_backend("reference"):
         wanted = derivatives(function, inputs)
     tolerance, size = 50 * torch.finfo(dtype).eps * max(1, graphs.num_edges) ** 0.5, None
@@ -87,7 +93,24 @@ def test_kernels_agree_with_plain_torch(
         assert_close(a, b, tolerance, size)
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference"])
+@compiled
+@pytest.mark.parametrize("name", OPERATORS)
+@given(graphs=batches() | st.integers(1, 40).map(hub), width=WIDTHS, seed=SEEDS, dtype=DTYPES, edges=st.booleans())
+def test_kernels_agree_with_plain_torch(
+    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool
+) -> None:
+    check_agreement(name, graphs, width, seed, dtype, edges)
+
+
+@pytest.mark.parametrize("backend", LIBRARIES)
+@given(graphs=batches() | st.integers(1, 40).map(hub), width=WIDTHS, seed=SEEDS, dtype=DTYPES, edges=st.booleans())
+def test_libraries_agree_with_plain_torch(
+    backend: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool
+) -> None:
+    check_agreement("gated_sums", graphs, width, seed, dtype, edges, backend)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", *LIBRARIES])
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("edges", [False, True])
 def test_derivatives_are_right(backend: Any, name: str, edges: bool) -> None:
@@ -190,16 +213,17 @@ def test_edges_in_two_orders_are_the_edges(graphs: GraphBatch) -> None:
             assert torch.equal(order.other[order.ptr[node] : order.ptr[node + 1]].long(), other[mine])
 
 
-def losses(backend: Any) -> list[float]:
+def losses(backend: Any, steps: int = 50, device: Any = "cpu") -> list[float]:
     torch.manual_seed(0)
     edge_index, x, target = torch.randint(0, 40, (2, 160)), torch.randn(40, 8), torch.randint(0, 3, (40,))
-    model = Tango(8, 16, 3, num_steps=4).double()
+    edge_index, x, target = edge_index.to(device), x.double().to(device), target.to(device)
+    model = Tango(8, 16, 3, num_steps=4).double().to(device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     found = []
     with kernel_backend(backend):
-        for _ in range(50):
+        for _ in range(steps):
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(x.double(), edge_index), target)
+            loss = F.cross_entropy(model(x, edge_index), target)
             loss.backward()
             optimizer.step()
             found.append(float(loss.detach()))
@@ -213,22 +237,60 @@ def test_a_model_trains_alike_with_kernels_and_without() -> None:
     assert max(abs(a - b) / b for a, b in zip(fused, plain, strict=True)) < 1e-6
 
 
+@pytest.mark.parametrize("backend", LIBRARIES)
+def test_a_model_trains_alike_with_libraries(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is the library that computes, not a layer as a whole."""
+    calls = []
+    sums = gated._LIBRARIES[backend]
+    monkeypatch.setitem(gated._LIBRARIES, backend, lambda *given: (calls.append(1), sums(*given))[1])
+    found, plain = losses(backend, 5), losses("reference", 5)
+    assert calls
+    assert max(abs(a - b) / b for a, b in zip(found, plain, strict=True)) < 1e-9
+
+
 def test_without_compiled_kernels_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    with kernel_backend("reference"):
-        wanted = losses("reference")[:3]
+    wanted = losses("reference", 3)
     monkeypatch.setattr(cpu, "available", False)
-    assert losses("auto")[:3] == wanted
+    assert losses("auto", 3) == wanted
 
 
-def test_forward_mode_and_vmap_go_through_plain_torch() -> None:
+@pytest.mark.parametrize("backend", ["auto", *LIBRARIES])
+def test_forward_mode_and_vmap_go_through_plain_torch(backend: Any) -> None:
     x, v = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
-    slope = torch.func.jvp(silu, (x,), (v,))[1]
-    exact = torch.autograd.functional.jvp(F.silu, x, v)[1]
-    assert_close(slope, exact)
-    assert_close(torch.func.vmap(silu)(x), F.silu(x))
+    edges = hub(4).packed_edges
+
+    def total(x: Tensor) -> Tensor:
+        return gated_sums(x, x, x, None, edges)[0] + silu(x)
+
+    with kernel_backend("reference"):
+        exact, wanted = torch.autograd.functional.jvp(total, x, v)[1], torch.stack([total(x), total(v)])
+    with kernel_backend(backend):
+        assert_close(torch.func.jvp(total, (x,), (v,))[1], exact)
+        assert_close(torch.func.vmap(total)(torch.stack([x, v])), wanted)
+
+
+def test_kernels_are_not_given_what_they_cannot_read() -> None:
+    """Of several dtypes: plain torch promotes them, or refuses them."""
+    single, double = torch.randn(4, 3), torch.randn(4, 3, dtype=torch.float64)
+    scale = torch.ones(3)
+    with kernel_backend("reference"):
+        wanted = gated_update(single, double, double.square(), scale, scale)
+    assert torch.equal(gated_update(single, double, double.square(), scale, scale), wanted)
+    with pytest.raises(RuntimeError, match="same scalar type"):
+        gated_sums(single, single, double, None, hub(4).packed_edges)
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    wanted = "the backend must be one of auto, reference, got 'fast'"
+    wanted = "the backend must be one of auto, reference, torch_scatter, pyg, got 'fast'"
     with pytest.raises(ValueError, match=wanted), kernel_backend("fast"):  # type: ignore[arg-type]
         pass
+
+
+def test_a_missing_library_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_scatter", None)
+    with (
+        pytest.raises(ImportError, match="pip install --no-build-isolation torch_scatter"),
+        kernel_backend("torch_scatter"),
+    ):
+        pass
+    assert gated._chosen == "auto"

@@ -5,7 +5,11 @@ import sys
 from setuptools import Extension, setup
 
 # No -ffast-math: a NaN has to stay one, and sums are taken in their order.
-FLAGS = [] if sys.platform == "win32" else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-tree-loop-distribute-patterns", "-fopenmp"]
+FLAGS = (
+    []
+    if sys.platform == "win32"
+    else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-tree-loop-distribute-patterns", "-fopenmp"]
+)
 
 setup(
     ext_modules=[

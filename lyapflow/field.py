@@ -229,7 +229,7 @@ class LyapunovField(Field):
         if self.projection == "system" and hasattr(systems, "velocity"):  # systems that have a shorter way
             found = systems.velocity(direction, descent, *(_per_system(x, systems, descent) for x in (alpha, beta)))
             if found is not None:
-                return found  # type: ignore[no-any-return]
+                return found
         down = descent * (-systems.spread(alpha) if isinstance(alpha, Tensor) else -alpha)
         tangent = self._tangent(direction, descent, systems)
         if isinstance(beta, float):

@@ -154,6 +154,10 @@ class GraphBatch(Systems):
         """`[S]`, how many nodes each graph has."""
         return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
 
+    def share_of_node(self, dtype: torch.dtype) -> Tensor:
+        """`[S]`, one over the number of nodes of each graph; 1 where it has none."""
+        return self._once(f"share_of_node {dtype}", lambda: 1 / self.node_counts.clamp(min=1).to(dtype))
+
     @property
     def packed_edges(self) -> Tensor:
         """The edges by target and by source, as :func:`gated_sums` takes them."""
@@ -184,7 +188,7 @@ class GraphBatch(Systems):
             rows = x.sum(0, keepdim=True)
         else:
             rows = x.new_zeros(self.count, x.shape[1]).index_add(0, self.batch, x)
-        return rows if how == "sum" else rows / self.node_counts.clamp(min=1).to(x.dtype)[:, None]
+        return rows if how == "sum" else rows * self.share_of_node(x.dtype)[:, None]
 
     def paddings(self, limit: float) -> tuple[Padding | None, Padding | None]:
         """How to lay out graphs as a block: those of at most `limit` nodes, and the others; None where there are none.
@@ -213,7 +217,7 @@ class GraphBatch(Systems):
     @torch.compiler.disable
     def _once(self, name: str, make: Any) -> Any:
         if name not in self._worked_out:
-            # It is kept, and may be part of a gradient later, or outlive the transform of torch.func that it is made in.
+            # It is kept: it may be part of a gradient later, or outlive a transform of torch.func that it is made in.
             with torch.inference_mode(False), temporarily_clear_interpreter_stack():
                 self._worked_out[name] = make()
         return self._worked_out[name]

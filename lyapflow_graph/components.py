@@ -67,27 +67,27 @@ class GraphEnergy(Energy):
         features = self.act(self.gnn(h, graphs))
         value = graphs.total(self.head(features).square())
         if self.reduction == "mean":
-            value = value / graphs.node_counts.clamp(min=1)
+            value = value * graphs.share_of_node(value.dtype)
         return value, features
 
     def with_gradient(self, h: Tensor, **taken: Any) -> tuple[PerSystem, Tensor, Tensor] | None:
         """The energy, its features and its gradient by kernels, where the network is a :class:`GatedGCN`."""
         gnn, head = self.gnn, _weights_of_head(self.head)
-        layers = gnn.as_gated_layers() if isinstance(gnn, GatedGCN) else None
-        if layers is None or head is None or type(self.act) is not SiLU or is_watched(self):
+        if not isinstance(gnn, GatedGCN) or head is None or type(self.act) is not SiLU or is_watched(self):
+            return None
+        layers = gnn.as_gated_layers()
+        if layers is None:
             return None
         if not fits(h, *head, *(x for layer in layers for x in layer)):
             return None
         graphs = graphs_of(self)
-        seed, counts = None, None
-        if self.reduction == "mean":
-            counts = graphs.node_counts.clamp(min=1)
-            seed = (1 / counts.to(h.dtype))[graphs.graph_of_node]
+        share = graphs.share_of_node(h.dtype) if self.reduction == "mean" else None
+        seed = None if share is None else share[graphs.graph_of_node]
         density, features, gradient = gated_energy(
             h, gnn.of_edges(graphs, h), layers, head, graphs.packed_edges, seed, gnn.residual
         )
         value = graphs.total(density)
-        return (value if counts is None else value / counts), features, gradient
+        return (value if share is None else value * share), features, gradient
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"

@@ -132,7 +132,7 @@ class GatedGCN(Backbone):
     def of_edges(self, graphs: GraphBatch, x: Tensor) -> Tensor | None:
         """What the first layer's gates get from the features of edges."""
         e, layer = self._edges(graphs, x), self.layers[0]
-        return None if e is None else layer.of_edges(e)  # type: ignore[operator, union-attr]
+        return None if e is None else layer.of_edges(e)  # type: ignore[operator]
 
 
 def is_watched(module: nn.Module) -> bool:

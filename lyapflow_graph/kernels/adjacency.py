@@ -50,9 +50,18 @@ def pack(edge_index: Tensor, num_nodes: int) -> Tensor:
     return torch.cat(parts).int()
 
 
+def count_edges(packed: Tensor, num_nodes: int) -> int:
+    """How many edges :func:`pack` was given."""
+    edges = (packed.shape[0] - 2 * (num_nodes + 1)) // 4
+    if packed.ndim != 1 or edges < 0 or packed.shape[0] != 2 * (num_nodes + 1) + 4 * edges:
+        shape = list(packed.shape)
+        raise ValueError(f"edges must be what GraphBatch.packed_edges gives for {num_nodes} nodes, got shape {shape}")
+    return edges
+
+
 def unpack(packed: Tensor, num_nodes: int) -> Adjacency:
     """The parts of what :func:`pack` made, without copying."""
-    edges = (len(packed) - 2 * (num_nodes + 1)) // 4
+    edges = count_edges(packed, num_nodes)
     a, b, c, d, e, f = packed.split([num_nodes + 1, edges, edges] * 2)
     return Adjacency(Order(a, b, c), Order(d, e, f))
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .adjacency import count_edges
 from .operators import Kernels
 
 try:
@@ -81,7 +82,7 @@ def _update_value(*given: Tensor) -> tuple[Tensor, ...]:
 
 
 def _update_backward(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor) -> Any:
-    found, sums = [_like(own), _like(own), _like(own)], empty((2, len(weight)), own.dtype)
+    found, sums = [_like(own), _like(own), _like(own)], empty((2, weight.shape[0]), own.dtype)
     _launch(_UPDATE_BACKWARD, None, own, num, den, weight, bias, gy, *found, sums)
     return *found, *(row.clone() for row in sums)  # what an operator returns shares no memory
 
@@ -90,7 +91,7 @@ def _update_double_backward(
     own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, *cotangents: Tensor | None
 ) -> Any:
     along = [_or_zeros(given, x) for given, x in zip(cotangents, (own, own, own, weight, bias), strict=True)]
-    found, sums = [_like(own), _like(own), _like(own), _like(own)], empty((2, len(weight)), own.dtype)
+    found, sums = [_like(own), _like(own), _like(own), _like(own)], empty((2, weight.shape[0]), own.dtype)
     _launch(_UPDATE_DOUBLE, None, own, num, den, weight, bias, gy, *along, *found, sums)
     return *found, *(row.clone() for row in sums)  # what an operator returns shares no memory
 
@@ -112,7 +113,7 @@ UPDATE: Kernels = Kernels(_update_value, _update_backward, _update_double_backwa
 SILU: Kernels = Kernels(_silu_value, _silu_backward, _silu_double_backward)
 
 
-# -- a layer as a whole -------------------------------------------------------------------------------------------------
+# -- a layer as a whole -----------------------------------------------------------------------------------------------
 
 
 def width(channels: int) -> int:
@@ -134,22 +135,28 @@ def layer_value(
     """y, silu(y) if asked for, and what the derivatives need. `p` is without the biases; some are added to it."""
     y, f = _like(h), _like(h) if features else None
     kept = _kept(p, norm)
-    _run(_LAYER_VALUE, edges, *h.shape, (p, c, biases, *norm, h if residual else None, y, f, *kept[1:]))
+    _run(_LAYER_VALUE, edges, h.shape, (p, c, biases, *norm, h if residual else None, y, f, *kept[1:]))
     return y, f, kept
 
 
 def layer_backward(
-    kept: Kept, c: Tensor | None, norm: Pair, gy: Tensor, y: Tensor | None, edges: Tensor, of_edges: bool, residual: bool
+    kept: Kept,
+    c: Tensor | None,
+    norm: Pair,
+    gy: Tensor,
+    y: Tensor | None,
+    edges: Tensor,
+    of_edges: bool,
+    residual: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:
     """The derivatives in p and c, given that in y; or, with y, that in silu(y); and the sums of those in p.
 
     With a residual also the one in y again, to add to.
     """
-    rows, channels = gy.shape
     dp, gn, sums = _like(kept.p), _rows_of(kept.p, 1, norm), _sums_of(norm)
     dc, again = None if c is None or not of_edges else _like(c), _like(gy) if residual else None
-    _run(_LAYER_ROWS, None, rows, channels, (*kept, *norm, gy, y, again, dp, gn, sums[0]))
-    _run(_LAYER_COLUMNS, edges, rows, channels, (kept.p, c, kept.sums, gn, dp, dc, sums[1]))
+    _run(_LAYER_ROWS, None, gy.shape, (*kept, *norm, gy, y, again, dp, gn, sums[0]))
+    _run(_LAYER_COLUMNS, edges, gy.shape, (kept.p, c, kept.sums, gn, dp, dc, sums[1]))
     return dp, dc, again, sums
 
 
@@ -163,13 +170,21 @@ class After(NamedTuple):
 
 
 def layer_dual_value(
-    kept: Kept, p_: Tensor, c: Tensor | None, norm: Pair, h: Tensor, h_: Tensor, edges: Tensor, residual: bool, last: bool
+    kept: Kept,
+    p_: Tensor,
+    c: Tensor | None,
+    norm: Pair,
+    h: Tensor,
+    h_: Tensor,
+    edges: Tensor,
+    residual: bool,
+    last: bool,
 ) -> tuple[Tensor, After | None, Kept]:
     """The change of y and of what is kept, along that of h and p; and, if asked for, what comes after."""
     y_, kept_ = _like(h_), _kept(p_, norm)
     after = After(_like(h_), _like(h_), y_, _like(h_)) if last else None
     given = kept.p, p_, c, kept.sums, kept.stats, *norm, *((h, h_) if residual else (None, None))
-    _run(_LAYER_DUAL_VALUE, edges, *h_.shape, (*given, *(after or (None, None, y_, None)), *kept_[1:]))
+    _run(_LAYER_DUAL_VALUE, edges, h_.shape, (*given, *(after or (None, None, y_, None)), *kept_[1:]))
     return y_, after, kept_
 
 
@@ -178,13 +193,12 @@ def layer_dual_backward(
     edges: Tensor, residual: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:  # fmt: skip
     """The change of what `layer_backward` gives along that of p and gy; with `after`, gy is that in f = silu(y)."""
-    rows, channels = gy.shape
     dp_, gns, sums = _like(kept.p), _rows_of(kept.p, 2, norm), _sums_of(norm)
     dc, again = None if c is None else _like(c), _like(gy) if residual else None
     pairs = kept.p, kept_.p, kept.sums, kept_.sums, kept.stats, kept_.stats
     of_y = (None, None) if after is None else (after.y, after.y_)
-    _run(_LAYER_DUAL_ROWS, None, rows, channels, (*pairs, *norm, gy, gy_, *of_y, again, dp_, gns, sums[0]))
-    _run(_LAYER_DUAL_COLUMNS, edges, rows, channels, (kept.p, kept_.p, c, kept.sums, kept_.sums, gns, dp_, dc, sums[1]))
+    _run(_LAYER_DUAL_ROWS, None, gy.shape, (*pairs, *norm, gy, gy_, *of_y, again, dp_, gns, sums[0]))
+    _run(_LAYER_DUAL_COLUMNS, edges, gy.shape, (kept.p, kept_.p, c, kept.sums, kept_.sums, gns, dp_, dc, sums[1]))
     return dp_, dc, again, sums
 
 
@@ -193,8 +207,8 @@ def head_value(t: Tensor, bias_t: Tensor, weight: Tensor, bias: Tensor, seed: Te
 
     `t` is without its bias, which is added to it.
     """
-    density, gt = t.new_empty(len(t)), _like(t)
-    _run(_HEAD_VALUE, None, *t.shape, (t, bias_t, weight, bias, seed, density, gt))
+    density, gt = t.new_empty(t.shape[0]), _like(t)
+    _run(_HEAD_VALUE, None, t.shape, (t, bias_t, weight, bias, seed, density, gt))
     return density, gt
 
 
@@ -203,39 +217,45 @@ def head_dual(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """That derivative, its change along those of t and the seed; and of the sums for weight, bias_t and bias."""
     gt, gt_, sums = _like(t), _like(t), empty((3, t.shape[1]), t.dtype)
-    _run(_HEAD_DUAL, None, *t.shape, (t, t_, weight, bias, seed, seed_, gt, gt_, sums))
+    _run(_HEAD_DUAL, None, t.shape, (t, t_, weight, bias, seed, seed_, gt, gt_, sums))
     return gt, gt_, sums
 
 
-# -- a field ------------------------------------------------------------------------------------------------------------
+# -- a field ----------------------------------------------------------------------------------------------------------
 
 
 def velocity(
     direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor, index: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """-alpha g + beta T, and for every system what the backward needs of its shares."""
-    systems = len(alpha)
+    systems = alpha.shape[0]
     shares, found = alpha.new_empty(systems, 4), _like(gradient)
-    of_rows = alpha.new_empty(3 * len(gradient))
+    of_rows = alpha.new_empty(3 * gradient.shape[0])
     first = direction, gradient, index, shares
     for kernel, others in (
         (_VELOCITY_DOTS, (of_rows,)),
         (_VELOCITY_REST, (of_rows,)),
         (_VELOCITY_VALUE, (alpha, beta, found)),
     ):
-        _run(kernel, None, *gradient.shape, (*first, *others), systems)
+        _run(kernel, None, gradient.shape, (*first, *others), systems)
     return found, shares
 
 
 def velocity_backward(
-    direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor, index: Tensor | None, shares: Tensor, l: Tensor
+    direction: Tensor,
+    gradient: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    index: Tensor | None,
+    shares: Tensor,
+    along: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The derivatives in direction, gradient, alpha and beta."""
-    systems, of_rows, products = len(alpha), alpha.new_empty(2 * len(gradient)), _like(alpha)
+    systems, of_rows, products = alpha.shape[0], alpha.new_empty(2 * gradient.shape[0]), _like(alpha)
     dM, dg, dalpha, dbeta = _like(gradient), _like(gradient), _like(alpha), _like(beta)
     first = direction, gradient, index, shares
-    _run(_VELOCITY_PRODUCTS, None, *gradient.shape, (*first, of_rows, l, products, dalpha, dbeta), systems)
-    _run(_VELOCITY_BACKWARD, None, *gradient.shape, (*first, alpha, beta, products, l, dM, dg), systems)
+    _run(_VELOCITY_PRODUCTS, None, gradient.shape, (*first, of_rows, along, products, dalpha, dbeta), systems)
+    _run(_VELOCITY_BACKWARD, None, gradient.shape, (*first, alpha, beta, products, along, dM, dg), systems)
     return dM, dg, dalpha, dbeta
 
 
@@ -249,15 +269,15 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _rows_of(p: Tensor, count: int, norm: Pair) -> Tensor:
-    return empty((len(p), count * len(norm[0])), p.dtype)
+    return empty((p.shape[0], count * norm[0].shape[0]), p.dtype)
 
 
 def _kept(p: Tensor, norm: Pair) -> Kept:
-    return Kept(p, _rows_of(p, 3, norm), empty((len(p), 2), p.dtype))
+    return Kept(p, _rows_of(p, 3, norm), empty((p.shape[0], 2), p.dtype))
 
 
 def _sums_of(norm: Pair) -> LayerSums:
-    width, dtype = len(norm[0]), norm[0].dtype
+    width, dtype = norm[0].shape[0], norm[0].dtype
     return empty((4, width), dtype), empty((2, width), dtype)
 
 
@@ -287,7 +307,7 @@ def product_over_rows(*pairs: Pair) -> Tensor:
     """
     a, b = pairs[0]
     total = a.new_zeros(a.shape[1], b.shape[1])
-    for start in range(0, len(a), _ROWS_AT_ONCE):
+    for start in range(0, a.shape[0], _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
         for a, b in pairs:
             total.addmm_(a[rows].T, b[rows])
@@ -310,15 +330,16 @@ def _launch(kernel: int, edges: Tensor | None, *tensors: Tensor | None) -> None:
     # A kernel takes rows wherever they lie, but the entries of a row must be neighbours.
     kept = [x if x is None else in_rows(x) for x in tensors]
     first: Any = kept[0]
-    _run(kernel, edges, *first.shape, kept)
+    _run(kernel, edges, first.shape, kept)
 
 
 def _run(
-    kernel: int, edges: Tensor | None, rows: int, channels: int, tensors: Sequence[Tensor | None], systems: int = 0
+    kernel: int, edges: Tensor | None, shape: Sequence[int], tensors: Sequence[Tensor | None], systems: int = 0
 ) -> None:
+    rows, channels = shape
     count, start, work = systems, 0, rows
     if edges is not None:
-        count = work = (len(edges) - 2 * (rows + 1)) // 4
+        count = work = count_edges(edges, rows)
         start = edges.data_ptr()
         if kernel in _BY_SOURCE:  # the second order: see adjacency.pack
             start += edges.element_size() * (rows + 1 + 2 * count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import cpu, cuda
-from .adjacency import ends
+from .adjacency import count_edges, ends
 from .libraries import sums_by_pyg, sums_by_torch_scatter, torch_scatter
 from .operators import Operator
 
@@ -73,6 +73,9 @@ def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor)
     >>> num.flatten(), den.flatten()
     (tensor([0., 1., 2.]), tensor([0.0000, 0.5000, 0.5000]))
     """
+    _check_shapes(k.shape, q=q, v=v)
+    if c is not None:
+        _check_shapes((count_edges(edges, k.shape[0]), *k.shape[1:]), c=c)
     if k.dtype in (torch.float16, torch.bfloat16):
         # A sum over many neighbours would lose the last of them.
         wide = gated_sums(k.float(), q.float(), v.float(), None if c is None else c.float(), edges)
@@ -99,6 +102,8 @@ def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Te
     >>> gated_update(torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4), torch.ones(4), torch.zeros(4)).shape
     torch.Size([3, 4])
     """
+    _check_shapes(own.shape, num=num, den=den)
+    _check_shapes(own.shape[1:], weight=weight, bias=bias)
     given = own, num, den, weight, bias
     return _UPDATE(*given) if has_kernel(*given) else _plain_update(*given)[0]
 
@@ -144,6 +149,13 @@ def has_kernel(x: Tensor, *others: Tensor | None) -> bool:
 def _transformed() -> bool:
     """Whether this happens in forward mode or vmap, which neither operators nor all libraries have."""
     return torch._C._are_functorch_transforms_active()
+
+
+def _check_shapes(wanted: Sequence[int], **given: Tensor) -> None:
+    # Kernels get addresses: what is too short would be read beyond its end.
+    for name, x in given.items():
+        if x.shape != tuple(wanted):
+            raise ValueError(f"{name} must have shape {list(wanted)}, got {list(x.shape)}")
 
 
 def _plain_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:

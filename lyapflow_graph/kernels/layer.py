@@ -1,9 +1,9 @@
 """A gated layer as a whole, and an energy on such layers with its gradient, differentiated by hand.
 
 Between two matrix products everything that happens to the features of a node happens in one kernel. The gradient of an
-energy, which a step goes along, is differentiated once more when a model learns; mixed derivatives commute, so that this
-is the derivative of the gradient along a direction: one pass forward and one backward with dual numbers, and no graph of
-a graph.
+energy, which a step goes along, is differentiated once more when a model learns; mixed derivatives commute, so that
+this is the derivative of the gradient along a direction: one pass forward and one backward with dual numbers, and no
+graph of a graph.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def gated_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tenso
     """
     if not fits(h, c, *weights):
         return _plain_layer(h, c, weights, edges, residual)
-    return _Layer.apply(h, _padded(c, cpu.width(h.shape[1])), edges, residual, *weights)  # type: ignore[no-untyped-call]
+    return _Layer.apply(h, _padded(c, cpu.width(h.shape[1])), edges, residual, *weights)
 
 
 def gated_energy(
@@ -85,7 +85,7 @@ def gated_energy(
     if not fits(h, c, *head, *(x for layer in layers for x in layer)):
         return _plain_energy(h, c, layers, head, edges, seed, residual)
     flat = [x for layer in layers for x in layer]
-    return _Energy.apply(h, _padded(c, cpu.width(h.shape[1])), edges, seed, residual, *head, *flat)  # type: ignore
+    return _Energy.apply(h, _padded(c, cpu.width(h.shape[1])), edges, seed, residual, *head, *flat)
 
 
 def fits(h: Tensor, *others: Tensor | None) -> bool:
@@ -99,7 +99,7 @@ def fits(h: Tensor, *others: Tensor | None) -> bool:
     )
 
 
-# -- in plain torch -----------------------------------------------------------------------------------------------------
+# -- in plain torch ---------------------------------------------------------------------------------------------------
 
 
 def _plain_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, residual: bool) -> Tensor:
@@ -121,11 +121,13 @@ def _plain_energy(
         features = silu(y)
         v = F.linear(silu(F.linear(features, head.weight, head.bias)), head.out_weight, head.out_bias)[:, 0]
         density = v.square()
-        (gradient,) = torch.autograd.grad(density, point, torch.ones_like(density) if seed is None else seed, create_graph=record)
+        (gradient,) = torch.autograd.grad(
+            density, point, torch.ones_like(density) if seed is None else seed, create_graph=record
+        )
     return density, features, gradient
 
 
-# -- by kernels ---------------------------------------------------------------------------------------------------------
+# -- by kernels -------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -198,7 +200,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> Any:
-        h, c, *weights = _LayerBackward.apply(ctx.needs_input_grad, ctx.residual, gy, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        h, c, *weights = _LayerBackward.apply(ctx.needs_input_grad, ctx.residual, gy, *ctx.saved_tensors)
         return h, c, None, None, *weights
 
 
@@ -225,13 +227,12 @@ class _LayerBackward(torch.autograd.Function):
             def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
                 return (_plain_layer(h, _cut(c, h), LayerWeights(*weights), edges, ctx.residual),)
 
-            dgy, *found = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
+            dgy, dh, dc, *dweights = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
         else:
             layer, h_, kept = _Gates(weights, c, edges, ctx.residual), cpu.in_rows(h_), Kept(*ctx.saved_tensors[-3:])
             dgy, _, kept_ = layer.dual_value(h, h_, kept, last=False)
             dh, dp_, dc, sums = layer.dual_backward(kept, kept_, gy, None, None)
-            found = [dh, dc, *layer.slopes(cpu.product_over_rows((dp, h_), (dp_, h)), sums)]
-        dh, dc, *dweights = found
+            dweights = [*layer.slopes(cpu.product_over_rows((dp, h_), (dp_, h)), sums)]
         return None, None, dgy, dh, dc, None, *dweights, None, None, None
 
 
@@ -254,11 +255,11 @@ class _Energy(torch.autograd.Function):
         t = cpu.product(f, head.weight.T)
         density, gt = cpu.head_value(t, head.bias, head.out_weight, head.out_bias, seed)
         gf = cpu.product(gt, head.weight)
-        g, of_y, saved = gf, y, []
+        g, saved = gf, []
         for layer, x, kept in reversed(passed):
-            down, dp, _, _ = layer.backward(kept, g, of_y, of_edges=False)
+            down, dp, _, _ = layer.backward(kept, g, y if layer is layers[-1] else None, of_edges=False)
             saved += [x, *kept, g, dp]
-            g, of_y = down, None
+            g = down
         # What the backward can compute again on its way is not kept: y, f and gt.
         ctx.save_for_backward(h, c, edges, seed, t, *weights, *saved)
         ctx.residual, ctx.weights = residual, len(weights)
@@ -275,8 +276,8 @@ class _Energy(torch.autograd.Function):
                 layers = [LayerWeights(*weights[m : m + 4]) for m in range(4, len(weights), 4)]
                 return _plain_energy(h, _cut(c, h), layers, HeadWeights(*weights[:4]), edges, seed, ctx.residual)
 
-            dh, dc, *dweights = backward_again(plain, [h, c, *weights], [seed_, lf, h_])
-            return dh, dc, None, None, None, *dweights
+            dh, dc, *rest = backward_again(plain, [h, c, *weights], [seed_, lf, h_])
+            return dh, dc, None, None, None, *rest
         head, layers = _ready(weights, c, edges, ctx.residual)
         passed = [(x, Kept(*kept), g, dp) for x, *kept, g, dp in (saved[m : m + 6] for m in range(0, len(saved), 6))]
         y_, after, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), None, []

@@ -33,7 +33,7 @@ def velocity(
         return None
     if any(x.dtype != gradient.dtype or x.device != gradient.device for x in tensors):
         return None
-    return _Velocity.apply(*tensors, systems, index)  # type: ignore[no-untyped-call, no-any-return]
+    return _Velocity.apply(*tensors, systems, index)
 
 
 @final
@@ -41,7 +41,8 @@ class _Velocity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
         *tensors, systems, index = given
-        found, shares = cpu.velocity(*(cpu.in_rows(x) for x in tensors), index)
+        direction, gradient, alpha, beta = (cpu.in_rows(x) for x in tensors)
+        found, shares = cpu.velocity(direction, gradient, alpha, beta, index)
         ctx.save_for_backward(*tensors, shares)
         ctx.systems, ctx.index = systems, index
         return found
@@ -50,7 +51,11 @@ class _Velocity(torch.autograd.Function):
     def backward(ctx: Any, along: Tensor) -> Any:
         *tensors, shares = ctx.saved_tensors
         if torch.is_grad_enabled():
-            found = backward_again(lambda *x: (combine(*x, ctx.systems),), tensors, [along])
-        else:
-            found = list(cpu.velocity_backward(*(cpu.in_rows(x) for x in tensors), ctx.index, shares, cpu.in_rows(along)))
+
+            def plain(direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor]:
+                return (combine(direction, gradient, alpha, beta, ctx.systems),)
+
+            return *backward_again(plain, tensors, [along]), None, None
+        direction, gradient, alpha, beta = (cpu.in_rows(x) for x in tensors)
+        found = cpu.velocity_backward(direction, gradient, alpha, beta, ctx.index, shares, cpu.in_rows(along))
         return *found, None, None

@@ -294,3 +294,16 @@ def test_a_missing_library_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         pass
     assert gated._chosen == "auto"
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    graphs = example()
+    x, edges = torch.zeros(graphs.num_nodes, 3), graphs.packed_edges
+    with pytest.raises(ValueError, match=r"q must have shape \[\d+, 3\], got \[2, 3\]"):
+        gated_sums(x, x[:2], x, None, edges)
+    with pytest.raises(ValueError, match=r"c must have shape \[\d+, 3\], got \[1, 3\]"):
+        gated_sums(x, x, x, x[:1], edges)
+    with pytest.raises(ValueError, match=r"edges must be what GraphBatch\.packed_edges gives for 2 nodes"):
+        gated_sums(x[:2], x[:2], x[:2], torch.zeros(1, 3), edges[:3])
+    with pytest.raises(ValueError, match=r"bias must have shape \[3\], got \[2\]"):
+        gated_update(x, x, x, x[0], x[0, :2])

@@ -1,4 +1,4 @@
-"""Whole layers, energies and velocities by kernels: the same as in plain torch, to rounding, and so are their derivatives."""
+"""Whole layers, energies and velocities by kernels: as in plain torch, to rounding, and so are their derivatives."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lyapflow_graph import GatedGCN, GraphBatch, GraphEnergy, TangoConv
 from lyapflow_graph.kernels import cpu, kernel_backend
 from lyapflow_graph.kernels.layer import HeadWeights, LayerWeights, gated_energy, gated_layer
 from lyapflow_graph.kernels.velocity import velocity
-from tests.lyapflow_graph.cases import assert_close, batches, example
-from tests.lyapflow_graph.test_kernels import DTYPES, SEEDS, WIDTHS, derivatives, hub
+from tests.lyapflow_graph.cases import batches, example
+from tests.lyapflow_graph.test_kernels import DTYPES, SEEDS, WIDTHS, hub
 
 pytestmark = pytest.mark.skipif(not cpu.available, reason="the kernels were not compiled here")
 Case = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]

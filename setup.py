@@ -1,5 +1,6 @@
 """The one part of the build that pyproject.toml cannot say: a module in C, which the package also works without."""
 
+import glob
 import sys
 
 from setuptools import Extension, setup
@@ -16,7 +17,7 @@ setup(
         Extension(
             "lyapflow_graph.kernels._cpu",
             sources=["lyapflow_graph/kernels/cpu.c"],
-            depends=["lyapflow_graph/kernels/gated_real.h", "lyapflow_graph/kernels/update_real.h"],
+            depends=sorted(glob.glob("lyapflow_graph/kernels/*.h")),
             extra_compile_args=FLAGS,
             extra_link_args=[flag for flag in FLAGS if flag == "-fopenmp"],
             py_limited_api=True,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batch import GraphBatch, Padding
+from ..kernels import attention
 
 Attention = Literal["auto", "full", "linear"]
 
@@ -87,11 +88,9 @@ class GraphAttention(nn.Module):
 
     def _full(self, block: Tensor, padding: Padding) -> Tensor:
         query, key, value = block
-        present = padding.present[:, None, None, :]
         if self.fused:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=present)
-        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        return _masked(scores, present).softmax(-1) @ value
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=padding.present[:, None, None, :])
+        return attention(query, key, value, padding.present)
 
     def _linear(self, block: Tensor, padding: Padding) -> Tensor:
         query, key, value = block

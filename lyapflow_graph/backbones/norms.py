@@ -11,16 +11,12 @@ from torch_geometric.nn.norm import GraphNorm
 
 from lyapflow.projection import at_least_single
 
-from ..kernels.gated import EPSILON
+from ..kernels import row_norm
 
 
 @final
 class RowNorm(nn.Module):
-    """Layer normalisation that can be differentiated any number of times.
-
-    torch's own is silently wrong from the third derivative on (pytorch/pytorch#175754): its statistics are saved as
-    constants. A field holds the gradient of its energy, so its second derivative is a third one.
-    """
+    """Layer normalisation that can be differentiated any number of times, see :func:`row_norm`."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -31,10 +27,7 @@ class RowNorm(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = at_least_single(x)
-        centred = wide - wide.mean(-1, keepdim=True)
-        variance = centred.square().mean(-1, keepdim=True)
-        return torch.addcmul(self.bias, centred * torch.rsqrt(variance + EPSILON), self.weight).to(x.dtype)
+        return row_norm(at_least_single(x), self.weight, self.bias).to(x.dtype)
 
 
 _KINDS: dict[str, Callable[[int], nn.Module]] = {

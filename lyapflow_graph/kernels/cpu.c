@@ -68,6 +68,7 @@ static const double zeros_of_double[BLOCK] = {0};
     (1.0f + r + r * r * (0.5f + r * (1.6666667e-1f + r * (4.1666668e-2f + r * (8.3333676e-3f + r * 1.3888885e-3f)))))
 #include "gated_real.h"
 #include "update_real.h"
+#include "norm_real.h"
 #include "layer_real.h"
 #include "velocity_real.h"
 #undef REAL
@@ -103,6 +104,7 @@ static const double zeros_of_double[BLOCK] = {0};
     (1.0 / 40320 + r * (1.0 / 362880 + r * (1.0 / 3628800 + r * (1.0 / 39916800 + r * (1.0 / 479001600))))))))))))
 #include "gated_real.h"
 #include "update_real.h"
+#include "norm_real.h"
 #include "layer_real.h"
 #include "velocity_real.h"
 
@@ -119,13 +121,13 @@ typedef struct {
 /* In the order of the names in cpu.py. */
 enum {
     FORWARD, BACKWARD_ROWS, BACKWARD_COLUMNS, DOUBLE_ROWS, DOUBLE_COLUMNS,
-    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE,
+    UPDATE_FORWARD, UPDATE_BACKWARD, UPDATE_DOUBLE, NORM_FORWARD, NORM_BACKWARD, NORM_DOUBLE, SILU_FORWARD, SILU_BACKWARD, SILU_DOUBLE,
     VELOCITY_DOTS, VELOCITY_REST, VELOCITY_VALUE, VELOCITY_PRODUCTS, VELOCITY_BACKWARD,
     LAYER_VALUE, LAYER_ROWS, LAYER_COLUMNS, LAYER_DUAL_VALUE, LAYER_DUAL_ROWS, LAYER_DUAL_COLUMNS,
     HEAD_VALUE, HEAD_DUAL, KERNELS
 };
 static const int arguments[KERNELS] = {
-    6, 8, 8, 14, 12, 6, 10, 16, 2, 3, 5, 5, 5, 7, 9, 10, 10, 11, 7, 15, 16, 9, 7, 9,
+    6, 8, 8, 14, 12, 6, 10, 16, 4, 5, 9, 2, 3, 5, 5, 5, 7, 9, 10, 10, 11, 7, 15, 16, 9, 7, 9,
 };
 static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
 
@@ -133,7 +135,8 @@ static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
 static int sums(int kernel)
 {
     switch (kernel) {
-    case UPDATE_BACKWARD: case UPDATE_DOUBLE: case LAYER_COLUMNS: case LAYER_DUAL_COLUMNS: return 2;
+    case NORM_DOUBLE: return 1;
+    case UPDATE_BACKWARD: case UPDATE_DOUBLE: case NORM_BACKWARD: case LAYER_COLUMNS: case LAYER_DUAL_COLUMNS: return 2;
     case HEAD_DUAL: return 3;
     case LAYER_ROWS: case LAYER_DUAL_ROWS: return 4;
     default: return 0;
@@ -170,6 +173,10 @@ static int sums(int kernel)
     case UPDATE_DOUBLE:                                                                                                \
         NAMED(update_double)(NODES, IN(0), IN(1), IN(2), at[3], at[4], IN(5), IN(6), IN(7), IN(8), at[9], at[10],      \
                              OUT(11), OUT(12), OUT(13), OUT(14), SUMS(type)); break;                                   \
+    case NORM_FORWARD: NAMED(norm_forward)(NODES, IN(0), at[1], at[2], OUT(3)); break;                                 \
+    case NORM_BACKWARD: NAMED(norm_backward)(NODES, IN(0), at[1], IN(2), OUT(3), SUMS(type)); break;                   \
+    case NORM_DOUBLE:                                                                                                  \
+        NAMED(norm_double)(NODES, IN(0), at[1], IN(2), IN(3), at[4], at[5], OUT(6), OUT(7), SUMS(type)); break;        \
     case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, at[1], NULL); break;                                    \
     case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, at[2], NULL); break;                                  \
     case SILU_DOUBLE: NAMED(silu)(2, FLAT, at[0], at[1], at[2], at[3], at[4]); break;                                  \

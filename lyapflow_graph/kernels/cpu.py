@@ -24,11 +24,12 @@ available: bool = _cpu is not None
 # In the order of the enumeration in cpu.c.
 (
     _GATED_VALUE, _GATED_ROWS, _GATED_COLUMNS, _GATED_DOUBLE_ROWS, _GATED_DOUBLE_COLUMNS,
-    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE,
+    _UPDATE_VALUE, _UPDATE_BACKWARD, _UPDATE_DOUBLE, _NORM_VALUE, _NORM_BACKWARD, _NORM_DOUBLE,
+    _SILU_VALUE, _SILU_BACKWARD, _SILU_DOUBLE,
     _VELOCITY_DOTS, _VELOCITY_REST, _VELOCITY_VALUE, _VELOCITY_PRODUCTS, _VELOCITY_BACKWARD,
     _LAYER_VALUE, _LAYER_ROWS, _LAYER_COLUMNS, _LAYER_DUAL_VALUE, _LAYER_DUAL_ROWS, _LAYER_DUAL_COLUMNS,
     _HEAD_VALUE, _HEAD_DUAL,
-) = range(24)  # fmt: skip
+) = range(27)  # fmt: skip
 _BY_SOURCE = (_GATED_COLUMNS, _GATED_DOUBLE_COLUMNS, _LAYER_COLUMNS, _LAYER_DUAL_COLUMNS)
 _LANES = 16
 _LARGE = 2**18  # bytes
@@ -96,6 +97,27 @@ def _update_double_backward(
     return *found, *(row.clone() for row in sums)  # what an operator returns shares no memory
 
 
+def _norm_value(u: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    y = _like(u)
+    _launch(_NORM_VALUE, None, u, weight, bias, y)
+    return (y,)
+
+
+def _norm_backward(u: Tensor, weight: Tensor, bias: Tensor, gy: Tensor) -> Any:
+    du, sums = _like(u), empty((2, weight.shape[0]), u.dtype)
+    _launch(_NORM_BACKWARD, None, u, weight, gy, du, sums)
+    return du, *(row.clone() for row in sums)  # what an operator returns shares no memory
+
+
+def _norm_double_backward(
+    u: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, *cotangents: Tensor | None
+) -> tuple[Tensor, ...]:
+    along = [_or_zeros(given, x) for given, x in zip(cotangents, (u, weight, bias), strict=True)]
+    dgy, du, dweight = _like(u), _like(u), empty(weight.shape, u.dtype)
+    _launch(_NORM_DOUBLE, None, u, weight, gy, *along, dgy, du, dweight)
+    return dgy, du, dweight, torch.zeros_like(bias)
+
+
 def _silu_value(x: Tensor) -> tuple[Tensor, ...]:
     return _flat(_SILU_VALUE, x, 1)
 
@@ -110,6 +132,7 @@ def _silu_double_backward(x: Tensor, g: Tensor, cotangent: Tensor | None) -> tup
 
 GATED: Kernels = Kernels(_gated_value, _gated_backward, _gated_double_backward)
 UPDATE: Kernels = Kernels(_update_value, _update_backward, _update_double_backward)
+NORM: Kernels = Kernels(_norm_value, _norm_backward, _norm_double_backward)
 SILU: Kernels = Kernels(_silu_value, _silu_backward, _silu_double_backward)
 
 

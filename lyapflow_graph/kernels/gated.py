@@ -119,6 +119,28 @@ def silu(x: Tensor) -> Tensor:
     return _SILU(x) if has_kernel(x) else F.silu(x)
 
 
+def row_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Every row with its mean taken away and divided by its standard deviation, times `weight`, plus `bias`.
+
+    torch's own layer norm is silently wrong from the third derivative on (pytorch/pytorch#175754): its statistics are
+    saved as constants. A field holds the gradient of its energy, so its second derivative is a third one.
+
+    Args:
+        x: `[..., d]`.
+        weight: `[d]`.
+        bias: `[d]`.
+
+    >>> import torch
+    >>> from lyapflow_graph.kernels import row_norm
+    >>> row_norm(torch.tensor([[1.0, 3.0]]), torch.ones(2), torch.zeros(2))
+    tensor([[-1.0000,  1.0000]])
+    """
+    _check_shapes(x.shape[-1:], weight=weight, bias=bias)
+    if x.ndim == 2 and cpu.fits(x) and has_kernel(x, weight, bias):
+        return _NORM(x, weight, bias)
+    return _plain_norm(x, weight, bias)[0]
+
+
 @final
 class SiLU(nn.SiLU):
     """:func:`silu` as a module."""
@@ -137,10 +159,14 @@ def with_kernels(module: nn.Module) -> nn.Module:
 
 
 def has_kernel(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether operators on such tensors are computed by kernels; these take tensors of one dtype on one device."""
+    """Whether operators on such tensors are computed by kernels."""
+    return (cpu.fits(x) or cuda.fits(x)) and in_operators(x, *others)
+
+
+def in_operators(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether such tensors are given to operators at all; these take tensors of one dtype on one device."""
     return (
         _chosen == "auto"
-        and (cpu.fits(x) or cuda.fits(x))
         and all(y is None or (y.dtype == x.dtype and y.device == x.device) for y in others)
         and not _transformed()
     )
@@ -167,10 +193,13 @@ def _plain_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor
 
 
 def _plain_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
-    u = own + num / (den + CLOSED)
-    centred = u - u.mean(-1, keepdim=True)
-    x = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON)
-    return (F.silu(torch.addcmul(bias, x, weight)),)
+    return (F.silu(_plain_norm(own + num / (den + CLOSED), weight, bias)[0]),)
+
+
+def _plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    return (torch.addcmul(bias, centred * torch.rsqrt(variance + EPSILON), weight),)
 
 
 def _plain_silu(x: Tensor) -> tuple[Tensor]:
@@ -180,10 +209,12 @@ def _plain_silu(x: Tensor) -> tuple[Tensor]:
 _LIBRARIES: dict[str, Any] = {"torch_scatter": sums_by_torch_scatter, "pyg": sums_by_pyg}
 _SUMS: Any = Operator("gated_sums", ["k", "q", "v", "c?"], ["edges"], like=[0, 0], plain=_plain_sums)
 _UPDATE: Any = Operator("gated_update", ["own", "num", "den", "weight", "bias"], [], like=[0], plain=_plain_update)
+_NORM: Any = Operator("row_norm", ["x", "weight", "bias"], [], like=[0], plain=_plain_norm)
 _SILU: Any = Operator("silu", ["x"], [], like=[0], plain=_plain_silu)
 if cpu.available:
     _SUMS.register("cpu", cpu.GATED)
     _UPDATE.register("cpu", cpu.UPDATE)
+    _NORM.register("cpu", cpu.NORM)
     _SILU.register("cpu", cpu.SILU)
 if cuda.available:
     _SUMS.register("cuda", cuda.GATED)

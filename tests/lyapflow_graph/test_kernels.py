@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lyapflow_graph import GraphBatch, Tango
-from lyapflow_graph.kernels import cpu, gated, gated_sums, gated_update, kernel_backend, silu
+from lyapflow_graph.kernels import attention, cpu, gated, gated_sums, gated_update, kernel_backend, row_norm, silu
 from lyapflow_graph.kernels.adjacency import ends, unpack
 from lyapflow_graph.kernels.gated import EPSILON
 from tests.lyapflow_graph.cases import assert_close, batches, example
@@ -25,6 +25,7 @@ WIDTHS = st.sampled_from([1, 2, 3, 7, 16, 30, 63, 64, 65, 128, 130])
 SEEDS = st.integers(0, 1000)
 DTYPES = st.sampled_from([torch.float64, torch.float32])
 OPERATORS = ("gated_sums", "gated_update", "silu")
+ON_CPU = (*OPERATORS, "row_norm")
 with_scatter = pytest.mark.skipif(
     not importlib.util.find_spec("torch_scatter"), reason="torch_scatter is not installed"
 )
@@ -55,6 +56,9 @@ def arguments(
     if name == "gated_update":
         weight, bias = draw(width).requires_grad_(), draw(width).requires_grad_()
         return lambda own, num, den, w, b: (gated_update(own, num, den.square() + 0.1, w, b),), [a, b, c, weight, bias]
+    if name == "row_norm":
+        weight, bias = draw(width).requires_grad_(), draw(width).requires_grad_()
+        return lambda x, w, b: (row_norm(x, w, b),), [a, weight, bias]
     return lambda x: (silu(x),), [a]
 
 
@@ -89,12 +93,16 @@ def check_agreement(
         weight = den.square() + 0.1
         deviation = (own + num / weight).std(1, unbiased=False).amin() if len(own) else own.new_ones(())
         size = max(1.0, float(deviation.clamp(min=EPSILON**0.5) ** -3)) / float(weight.amin()) ** 2
+    if name == "row_norm":
+        x = inputs[0].detach()
+        deviation = x.std(1, unbiased=False).amin() if len(x) else x.new_ones(())
+        size = max(1.0, float(deviation.clamp(min=EPSILON**0.5) ** -3))
     for a, b in zip(found, wanted, strict=True):
         assert_close(a, b, tolerance, size)
 
 
 @compiled
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ON_CPU)
 @given(graphs=batches() | st.integers(1, 40).map(hub), width=WIDTHS, seed=SEEDS, dtype=DTYPES, edges=st.booleans())
 def test_kernels_agree_with_plain_torch(
     name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool
@@ -111,7 +119,7 @@ def test_libraries_agree_with_plain_torch(
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference", *LIBRARIES])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("edges", [False, True])
 def test_derivatives_are_right(backend: Any, name: str, edges: bool) -> None:
     function, inputs = arguments(name, example(), 3, 0, torch.float64, edges)
@@ -126,7 +134,7 @@ def test_derivatives_are_right(backend: Any, name: str, edges: bool) -> None:
 
 
 @compiled
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("edges", [False, True])
 def test_operators_pass_the_checks_of_torch(name: str, edges: bool) -> None:
     graphs = example()
@@ -146,7 +154,7 @@ def test_operators_pass_the_checks_of_torch(name: str, edges: bool) -> None:
 
 
 @compiled
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_results_do_not_depend_on_the_number_of_threads(name: str) -> None:
     torch.manual_seed(0)
     graphs = GraphBatch(torch.randint(0, 3000, (2, 20_000)), 3000)
@@ -307,3 +315,48 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         gated_sums(x[:2], x[:2], x[:2], torch.zeros(1, 3), edges[:3])
     with pytest.raises(ValueError, match=r"bias must have shape \[3\], got \[2\]"):
         gated_update(x, x, x, x[0], x[0, :2])
+
+
+def attended(seed: int, graphs: int, heads: int, width: int, channels: int) -> tuple[list[Tensor], Tensor]:
+    """Queries, keys and values, and which places are taken: one in every graph at least."""
+    random = torch.Generator().manual_seed(seed)
+    inputs = [torch.randn(graphs, heads, width, channels, generator=random, dtype=torch.float64) for _ in range(3)]
+    present = torch.arange(width) < torch.randint(1, width + 1, (graphs, 1), generator=random)
+    return [x.requires_grad_() for x in inputs], present
+
+
+@given(SEEDS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 6))
+def test_attention_agrees_with_plain_torch(seed: int, graphs: int, heads: int, width: int, channels: int) -> None:
+    inputs, present = attended(seed, graphs, heads, width, channels)
+
+    def function(*x: Tensor) -> tuple[Tensor]:
+        return (attention(*x, present),)  # type: ignore[call-arg]
+
+    found = derivatives(function, inputs)
+    with kernel_backend("reference"):
+        wanted = derivatives(function, inputs)
+    for a, b in zip(found, wanted, strict=True):
+        assert_close(a, b, 1e-12)
+
+
+def test_attention_is_an_operator_with_right_derivatives() -> None:
+    inputs, present = attended(0, 2, 2, 4, 3)
+
+    def function(*x: Tensor) -> Tensor:
+        return attention(*x, present)  # type: ignore[call-arg]
+
+    torch.autograd.gradcheck(function, inputs, fast_mode=True)
+    torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
+    g, along = torch.randn_like(inputs[2]).requires_grad_(), [torch.randn_like(x).requires_grad_() for x in inputs]
+    for suffix, given_too in (("", []), ("_backward", [g]), ("_double_backward", [g, *along])):
+        operator = getattr(torch.ops.lyapflow, f"attention{suffix}").default
+        torch.library.opcheck(operator, (*inputs, present, *given_too))
+
+
+def test_attention_keeps_nothing_of_the_size_of_its_weights() -> None:
+    (query, key, value), present = attended(0, 1, 1, 50, 2)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        first = torch.autograd.grad(attention(query, key, value, present).sum(), query, create_graph=True)[0]
+        first.square().sum()
+    assert max(kept) <= query.numel()

@@ -236,11 +236,13 @@ class Padding:
         nodes: Which nodes are in the block, None for all of them in any order.
         slot: The place of each of them among all places, counted graph by graph.
         present: `[graphs, width]`, whether there is a node; the largest graph has `width` nodes.
+        full: Whether there is one in every place.
     """
 
     nodes: Tensor | None
     slot: Tensor
     present: Tensor
+    full: bool
 
     @classmethod
     def of(cls, graphs: GraphBatch, chosen: Tensor) -> Padding:
@@ -253,7 +255,8 @@ class Padding:
             row, place = row[nodes], place[nodes]
         sizes = graphs.node_counts[chosen]
         width = int(sizes.max())
-        return cls(nodes, row * width + place, torch.arange(width, device=row.device) < sizes[:, None])
+        present = torch.arange(width, device=row.device) < sizes[:, None]
+        return cls(nodes, row * width + place, present, full=bool(present.all()))
 
     def pad(self, x: Tensor) -> Tensor:
         """`[num_nodes, ...]` to `[graphs, width, ...]`, zeros where there is no node."""

@@ -81,7 +81,8 @@ class GraphAttention(nn.Module):
         small, large = graphs.paddings(self.full_up_to)
         for padding, attend in ((small, self._full), (large, self._linear)):
             if padding is not None:
-                block = padding.pad(parts).permute(2, 0, 3, 1, 4)  # [3, graphs, heads, width, channels of a head]
+                # [3, graphs, heads, width, channels of a head], in one piece: it is read many times
+                block = padding.pad(parts).permute(2, 0, 3, 1, 4).contiguous()
                 rows = padding.unpad(attend(block, padding).transpose(1, 2).flatten(2))
                 found = rows if padding.nodes is None else found.index_copy(0, padding.nodes, rows)
         return self.out(found)
@@ -90,7 +91,7 @@ class GraphAttention(nn.Module):
         query, key, value = block
         if self.fused:
             return F.scaled_dot_product_attention(query, key, value, attn_mask=padding.present[:, None, None, :])
-        return attention(query, key, value, padding.present)
+        return attention(query, key, value, None if padding.full else padding.present)
 
     def _linear(self, block: Tensor, padding: Padding) -> Tensor:
         query, key, value = block

@@ -12,7 +12,7 @@ from .gated import in_operators
 from .operators import Kernels, Operator
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, present: Tensor | None) -> Tensor:
     r"""Every place attends to all places of its own graph where there is a node.
 
     .. math::
@@ -25,7 +25,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Ten
         query: `[graphs, heads, width, c]`.
         key: Likewise.
         value: Likewise.
-        present: `[graphs, width]`, whether there is a node.
+        present: `[graphs, width]`, whether there is a node; None where there is one in every place.
 
     >>> import torch
     >>> from lyapflow_graph.kernels import attention
@@ -39,12 +39,14 @@ def attention(query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Ten
     return _plain(query, key, value, present)[0]
 
 
-def _weights(query: Tensor, key: Tensor, present: Tensor) -> Tensor:
+def _weights(query: Tensor, key: Tensor, present: Tensor | None) -> Tensor:
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-    return scores.masked_fill(~present[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
+    if present is not None:
+        scores = scores.masked_fill(~present[:, None, None, :], torch.finfo(scores.dtype).min)
+    return scores.softmax(-1)
 
 
-def _plain(query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> tuple[Tensor]:
+def _plain(query: Tensor, key: Tensor, value: Tensor, present: Tensor | None) -> tuple[Tensor]:
     return (_weights(query, key, present) @ value,)
 
 
@@ -54,14 +56,14 @@ def _through_softmax(P: Tensor, x: Tensor) -> Tensor:
     return weighted - P * weighted.sum(-1, keepdim=True)
 
 
-def _backward(query: Tensor, key: Tensor, value: Tensor, present: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+def _backward(query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, g: Tensor) -> tuple[Tensor, ...]:
     P, scale = _weights(query, key, present), query.shape[-1] ** -0.5
     dS = _through_softmax(P, g @ value.transpose(-1, -2)) * scale
     return dS @ key, dS.transpose(-1, -2) @ query, P.transpose(-1, -2) @ g
 
 
 def _double_backward(
-    query: Tensor, key: Tensor, value: Tensor, present: Tensor, g: Tensor, *cotangents: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, present: Tensor | None, g: Tensor, *cotangents: Tensor | None
 ) -> tuple[Tensor, ...]:
     # With A = g v^T and W the change of the scores along (lq, lk), what is differentiated is <g, Y v + P lv>, where Y
     # is the change of P along W.
@@ -79,6 +81,6 @@ def _double_backward(
     return dg, dq, dk, Y.transpose(-1, -2) @ g
 
 
-_ATTENTION: Any = Operator("attention", ["query", "key", "value"], ["present"], like=[2], plain=_plain)
+_ATTENTION: Any = Operator("attention", ["query", "key", "value"], ["present?"], like=[2], plain=_plain)
 for _device in ("cpu", "cuda"):
     _ATTENTION.register(_device, Kernels(_plain, _backward, _double_backward))

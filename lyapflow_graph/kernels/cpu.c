@@ -43,7 +43,7 @@
 #define BLOCK 64
 #define ROWS 32 /* that a thread takes at a time */
 #define LANES 16 /* that rows are summed in; rows of what a layer keeps to itself are as wide as a multiple of this */
-#define ROOM 7  /* rows that a thread needs to work with */
+#define ROOM 9  /* rows that a thread needs to work with */
 
 #define CLOSED 1e-6  /* keeps the shares finite where all gates of a node are closed */
 #define EPSILON 1e-5 /* of the normalisation */
@@ -68,8 +68,8 @@ static const double zeros_of_double[BLOCK] = {0};
     (1.0f + r + r * r * (0.5f + r * (1.6666667e-1f + r * (4.1666668e-2f + r * (8.3333676e-3f + r * 1.3888885e-3f)))))
 #include "gated_real.h"
 #include "update_real.h"
-#include "norm_real.h"
 #include "layer_real.h"
+#include "norm_real.h"
 #include "velocity_real.h"
 #undef REAL
 #undef BITS
@@ -104,8 +104,8 @@ static const double zeros_of_double[BLOCK] = {0};
     (1.0 / 40320 + r * (1.0 / 362880 + r * (1.0 / 3628800 + r * (1.0 / 39916800 + r * (1.0 / 479001600))))))))))))
 #include "gated_real.h"
 #include "update_real.h"
-#include "norm_real.h"
 #include "layer_real.h"
+#include "norm_real.h"
 #include "velocity_real.h"
 
 /* Whatever a kernel is called with: addresses and strides, in the order of its arguments. */
@@ -129,7 +129,7 @@ enum {
 static const int arguments[KERNELS] = {
     6, 8, 8, 14, 12, 6, 10, 16, 4, 5, 9, 2, 3, 5, 5, 5, 7, 9, 10, 10, 11, 7, 15, 16, 9, 7, 9,
 };
-static int is_layer(int kernel) { return kernel >= LAYER_VALUE; }
+static int is_padded(int kernel) { return kernel >= LAYER_VALUE || (kernel >= NORM_FORWARD && kernel <= NORM_DOUBLE); }
 
 /* How many rows a kernel sums over all rows of its input: its last argument has them. */
 static int sums(int kernel)
@@ -173,10 +173,10 @@ static int sums(int kernel)
     case UPDATE_DOUBLE:                                                                                                \
         NAMED(update_double)(NODES, IN(0), IN(1), IN(2), at[3], at[4], IN(5), IN(6), IN(7), IN(8), at[9], at[10],      \
                              OUT(11), OUT(12), OUT(13), OUT(14), SUMS(type)); break;                                   \
-    case NORM_FORWARD: NAMED(norm_forward)(NODES, IN(0), at[1], at[2], OUT(3)); break;                                 \
-    case NORM_BACKWARD: NAMED(norm_backward)(NODES, IN(0), at[1], IN(2), OUT(3), SUMS(type)); break;                   \
+    case NORM_FORWARD: NAMED(norm_forward)(PIECE, IN(0), at[1], at[2], OUT(3)); break;                                 \
+    case NORM_BACKWARD: NAMED(norm_backward)(PIECE, IN(0), at[1], IN(2), OUT(3), SUMS(type)); break;                   \
     case NORM_DOUBLE:                                                                                                  \
-        NAMED(norm_double)(NODES, IN(0), at[1], IN(2), IN(3), at[4], at[5], OUT(6), OUT(7), SUMS(type)); break;        \
+        NAMED(norm_double)(PIECE, IN(0), at[1], IN(2), IN(3), at[4], at[5], OUT(6), OUT(7), SUMS(type)); break;        \
     case SILU_FORWARD: NAMED(silu)(0, FLAT, at[0], NULL, NULL, at[1], NULL); break;                                    \
     case SILU_BACKWARD: NAMED(silu)(1, FLAT, at[0], at[1], NULL, at[2], NULL); break;                                  \
     case SILU_DOUBLE: NAMED(silu)(2, FLAT, at[0], at[1], at[2], at[3], at[4]); break;                                  \
@@ -275,7 +275,7 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
     }
     const int32_t *edges = (const int32_t *)number[6]; /* one order of the edges: where they begin, other ends, numbers */
     Call call = {.rows = number[3], .channels = number[4], .padded = number[4], .systems = number[5]};
-    if (is_layer(kernel))
+    if (is_padded(kernel))
         call.padded = (call.channels + LANES - 1) / LANES * LANES;
     if (edges) {
         call.ptr = edges;

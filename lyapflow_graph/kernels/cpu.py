@@ -104,18 +104,18 @@ def _norm_value(u: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
 
 
 def _norm_backward(u: Tensor, weight: Tensor, bias: Tensor, gy: Tensor) -> Any:
-    du, sums = _like(u), empty((2, weight.shape[0]), u.dtype)
+    du, sums = _like(u), empty((2, width(u.shape[1])), u.dtype)
     _launch(_NORM_BACKWARD, None, u, weight, gy, du, sums)
-    return du, *(row.clone() for row in sums)  # what an operator returns shares no memory
+    return du, *(row[: u.shape[1]].clone() for row in sums)  # what an operator returns shares no memory
 
 
 def _norm_double_backward(
     u: Tensor, weight: Tensor, bias: Tensor, gy: Tensor, *cotangents: Tensor | None
 ) -> tuple[Tensor, ...]:
     along = [_or_zeros(given, x) for given, x in zip(cotangents, (u, weight, bias), strict=True)]
-    dgy, du, dweight = _like(u), _like(u), empty(weight.shape, u.dtype)
-    _launch(_NORM_DOUBLE, None, u, weight, gy, *along, dgy, du, dweight)
-    return dgy, du, dweight, torch.zeros_like(bias)
+    dgy, du, sums = _like(u), _like(u), empty((width(u.shape[1]),), u.dtype)
+    _launch(_NORM_DOUBLE, None, u, weight, gy, *along, dgy, du, sums)
+    return dgy, du, sums[: u.shape[1]].clone(), torch.zeros_like(bias)
 
 
 def _silu_value(x: Tensor) -> tuple[Tensor, ...]:

@@ -571,5 +571,4 @@ CLONES static void NAME(head_dual)(
     }
 }
 
-#undef UNPACK
 #undef IN_BLOCKS

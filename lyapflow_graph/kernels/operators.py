@@ -39,7 +39,7 @@ class Operator:
     Args:
         name: Of the operator.
         inputs: Their names, with a "?" after those that may be None.
-        constants: Names of tensors that nothing is differentiated in.
+        constants: Names of tensors that nothing is differentiated in, likewise.
         like: For each output, the number of the input that it has the shape of.
         plain: The function in plain torch: `plain(*inputs, *constants)` gives a tuple.
     """
@@ -54,8 +54,9 @@ class Operator:
     ) -> None:
         self.name, self.plain, self.like = name, plain, tuple(like)
         self.inputs, self.outputs, self.known = len(inputs), len(like), len(inputs) + len(constants)
-        kinds = [f"Tensor? {x[:-1]}" if x.endswith("?") else f"Tensor {x}" for x in inputs]
-        fixed = [f"Tensor {x}" for x in constants]
+        kinds, fixed = (
+            [f"Tensor? {x[:-1]}" if x.endswith("?") else f"Tensor {x}" for x in names] for names in (inputs, constants)
+        )
         grads = [f"Tensor g{m}" for m in range(self.outputs)]
         cotangents = [f"Tensor? l{m}" for m in range(self.inputs)]
         values, slopes = (", ".join(["Tensor"] * count) for count in (self.outputs, self.inputs))

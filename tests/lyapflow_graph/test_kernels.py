@@ -317,12 +317,12 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         gated_update(x, x, x, x[0], x[0, :2])
 
 
-def attended(seed: int, graphs: int, heads: int, width: int, channels: int) -> tuple[list[Tensor], Tensor]:
-    """Queries, keys and values, and which places are taken: one in every graph at least."""
+def attended(seed: int, graphs: int, heads: int, width: int, channels: int) -> tuple[list[Tensor], Tensor | None]:
+    """Queries, keys and values, and which places are taken: one in every graph at least, and sometimes all."""
     random = torch.Generator().manual_seed(seed)
     inputs = [torch.randn(graphs, heads, width, channels, generator=random, dtype=torch.float64) for _ in range(3)]
     present = torch.arange(width) < torch.randint(1, width + 1, (graphs, 1), generator=random)
-    return [x.requires_grad_() for x in inputs], present
+    return [x.requires_grad_() for x in inputs], None if seed % 3 == 2 else present
 
 
 @given(SEEDS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 6))

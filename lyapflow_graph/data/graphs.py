@@ -152,7 +152,7 @@ class _Cut:
 
     def spread(self, values: Tensor, pointer: Tensor) -> Tensor:
         """A value of every chosen graph at each of its rows."""
-        own, sizes, rows = self._of(pointer)
+        _, sizes, rows = self._of(pointer)
         return values.repeat_interleave(sizes, output_size=rows.shape[0])
 
     def _of(self, pointer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,7 +184,7 @@ def _attributes(graph: Any, i: int) -> list[str]:
         raise TypeError(f"graphs must be torch_geometric Data, got {type(graph).__name__} for graph {i}")
     if type(graph).__inc__ is not Data.__inc__ or type(graph).__cat_dim__ is not Data.__cat_dim__:
         raise TypeError(f"graphs with a way of batching of their own are not taken, got {type(graph).__name__}")
-    names = [name for name in graph.keys() if name != "num_nodes"]  # noqa: SIM118: Data is no mapping
+    names = [name for name in graph.to_dict() if name != "num_nodes"]  # keys() has them in an order that varies
     for name in names:
         if not isinstance(graph[name], Tensor | int | float):
             kind = type(graph[name]).__name__

@@ -184,7 +184,7 @@ def test_wrong_graphs_are_named() -> None:
         loader.set_epoch(0, start=3)
     with pytest.raises(ValueError, match="epoch must not be negative"):
         loader.set_epoch(-1)
-    with pytest.raises(ValueError, match=r"the first has \['x', 'edge_index'\], graph 1 has"):
+    with pytest.raises(ValueError, match=r"of the first, \['x', 'edge_index'\]; graph 1 has \['x'\]"):
         BatchLoader([graph, Data(x=graph.x)], 2)
     with pytest.raises(ValueError, match=r"'x' must be alike in all graphs.*graph 1"):
         BatchLoader([graph, Data(x=graph.x.long(), edge_index=graph.edge_index)], 2)

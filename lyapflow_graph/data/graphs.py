@@ -65,9 +65,7 @@ class GraphSet(Sequence[Data]):
         for i, graph in enumerate(graphs):
             own = _attributes(graph, i)
             if set(own) != set(names):
-                raise ValueError(
-                    f"all graphs must have the same attributes; the first has {names}, graph {i} has {own}"
-                )
+                raise ValueError(f"all graphs must have the attributes of the first, {names}; graph {i} has {own}")
             for name in names:
                 value = torch.as_tensor(graph[name])
                 columns[name].append(value[None] if value.ndim == 0 else value)

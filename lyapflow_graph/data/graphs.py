@@ -124,10 +124,15 @@ class GraphSet(Sequence[Data]):
         batch._inc_dict = increments
         return batch
 
-    def with_attribute(self, name: str, rows: Tensor, pointer: Tensor | None = None) -> GraphSet:
-        """The same graphs with one attribute more, of nodes if no pointer is given."""
-        pointer = self.node_pointer if pointer is None else pointer
-        return GraphSet({**self.tensors, name: rows}, {**self.pointers, name: pointer}, self.node_pointer)
+    def replace(self, **tensors: Tensor | None) -> GraphSet:
+        """The same graphs with other values of some attributes, and without those that are given as None."""
+        kept = {name: tensor for name, tensor in {**self.tensors, **tensors}.items() if tensor is not None}
+        return GraphSet(kept, {name: self.pointers[name] for name in kept}, self.node_pointer)
+
+    def with_node_attribute(self, name: str, rows: Tensor) -> GraphSet:
+        """The same graphs with one attribute of nodes more."""
+        pointers = {**self.pointers, name: self.node_pointer}
+        return GraphSet({**self.tensors, name: rows}, pointers, self.node_pointer)
 
     def __repr__(self) -> str:
         nodes = int(self.node_pointer[-1])

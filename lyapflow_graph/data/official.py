@@ -1,0 +1,83 @@
+"""Files as the loaders of PyTorch Geometric keep them, read without running code that may be in them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+import torch
+from torch import Tensor
+
+from .entries import Request
+from .errors import DamagedDataError
+from .graphs import GraphSet
+from .reading import read_pickle, read_torch
+from .sources import Source, find_source, missing_error
+
+
+def processed_by(name: str, sources: tuple[Source, ...], request: Request, process: Callable[[], object]) -> Source:
+    """The source to read from, after the loader of PyTorch Geometric has done its work, where it has any.
+
+    Args:
+        name: Of the data set.
+        sources: The first is what the loader writes, the second what it writes it from; others are not its own.
+        request: Says where, and whether the network may be used.
+        process: Makes a data set of PyTorch Geometric, which processes raw files, and first downloads those missing.
+    """
+    root, (processed, raw) = request.root, sources[:2]
+    if not processed.missing(root):
+        return processed
+    if raw.missing(root) and not request.download:
+        return find_source(name, sources, root)
+    if not raw.missing(root):
+        _check_raw(raw, root)
+    folder = (root / raw.files[0].path).parent.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(folder / "processing.lock"):
+        if processed.missing(root):
+            _run(name, sources, root, process)
+    return processed
+
+
+def read_processed(path: Path) -> GraphSet:
+    """The graphs of a file that `InMemoryDataset.save` wrote."""
+    content = read_torch(path)
+    try:
+        data, pointers = content[:2]
+        tensors = data if isinstance(data, dict) else data.to_dict()
+        tensors = {key: value for key, value in tensors.items() if isinstance(value, Tensor)}
+        if pointers is None:  # of one graph
+            pointers = {
+                key: torch.tensor([0, len(value.mT if "index" in key else value)]) for key, value in tensors.items()
+            }
+        return GraphSet(tensors, {key: pointers[key] for key in tensors}, pointers["x"])
+    except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+        raise DamagedDataError(f"{path} is no processed file of PyTorch Geometric: {error!r}") from None
+
+
+def _check_raw(raw: Source, root: Path) -> None:
+    """Loaders fall back to unpickling whatever is there; what passes here does no harm then."""
+    for file in raw.files:
+        file.check(root)
+        path = root / file.path
+        if path.suffix == ".pickle":
+            read_pickle(path)
+        elif path.suffix == ".pt":
+            read_torch(path)
+
+
+def _run(name: str, sources: tuple[Source, ...], root: Path, process: Callable[[], object]) -> None:
+    download = bool(sources[1].missing(root))
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # which the loaders write bars to
+            process()
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+        if download:
+            reason = f"The download failed: {type(error).__name__}: {error}"
+            raise missing_error(name, sources, root, reason) from error
+        files = ", ".join(str(root / file.path) for file in sources[1].files)
+        raise DamagedDataError(f"PyTorch Geometric cannot process {files}: {error}") from error

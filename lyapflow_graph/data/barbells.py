@@ -6,8 +6,9 @@ import torch
 
 from .benchmark import Benchmark
 from .entries import Entry, Request
-from .generated import PARTS, both_ways, check_seed, shares
+from .generated import PARTS, both_ways, shares
 from .graphs import GraphSet
+from .options import check_number
 
 _SHARES = (8, 1, 1)
 
@@ -26,10 +27,9 @@ def barbell_edges(cliques: int, bridge: int) -> torch.Tensor:
 
 
 def _barbell(request: Request, *, cliques: int = 10, bridge: int = 4, graphs: int = 1000, seed: int = 0) -> Benchmark:
-    for argument, value, least in (("cliques", cliques, 2), ("bridge", bridge, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{argument} must be a number of nodes from {least} on, got {value!r}")
-    check_seed(seed)
+    check_number("cliques", cliques, least=2)
+    check_number("bridge", bridge, least=0)
+    check_number("seed", seed, least=0)
     counts = shares(graphs, _SHARES)
     n, edges = 2 * cliques + bridge, barbell_edges(cliques, bridge)
     generator = torch.Generator().manual_seed(seed)

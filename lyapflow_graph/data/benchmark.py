@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 from torch_geometric.data import Data
 
+from .options import check_choice
+
 Loss = Literal["cross_entropy", "weighted_cross_entropy", "binary_cross_entropy", "l1", "mse", "mse_by_graph"]
 Metric = Literal["accuracy", "weighted_accuracy", "roc_auc", "average_precision", "mae", "log10_mse"]
 
@@ -40,7 +42,7 @@ class Benchmark:
     >>> from lyapflow_graph.data import load
     >>> barbell = load("barbell", cliques=4, bridge=3)
     >>> barbell.task, barbell.metric, barbell.train[0].num_nodes
-    ('node', 'mae', 11)
+    ('node', 'log10_mse', 11)
     """
 
     name: str
@@ -57,13 +59,9 @@ class Benchmark:
     provenance: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for argument, value, choices in (
-            ("task", self.task, ("node", "graph")),
-            ("loss", self.loss, get_args(Loss)),
-            ("metric", self.metric, get_args(Metric)),
-        ):
-            if value not in choices:
-                raise ValueError(f"{argument} must be one of {', '.join(choices)}; got {value!r}")
+        check_choice("task", self.task, ("node", "graph"))
+        check_choice("loss", self.loss, get_args(Loss))
+        check_choice("metric", self.metric, get_args(Metric))
 
 
 def maximise(metric: Metric) -> bool:
@@ -73,6 +71,5 @@ def maximise(metric: Metric) -> bool:
     >>> maximise("accuracy"), maximise("mae")
     (True, False)
     """
-    if metric not in get_args(Metric):
-        raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}; got {metric!r}")
+    check_choice("metric", metric, get_args(Metric))
     return metric not in ("mae", "log10_mse")

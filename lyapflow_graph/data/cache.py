@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import secrets
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -60,15 +60,15 @@ def cached(root: Path, name: str, key: Mapping[str, object], make: Callable[[], 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that others see it whole or not at all, also if the machine stops."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # tempfile would make it private
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

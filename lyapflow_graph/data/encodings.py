@@ -17,6 +17,7 @@ from torch_geometric.utils import coalesce, degree, remove_self_loops, to_undire
 from .benchmark import Benchmark
 from .cache import cached
 from .graphs import GraphSet
+from .options import check_choice, check_number
 from .progress import track
 
 _DENSE_UP_TO = 2000  # nodes; beyond, powers and eigenvectors of dense matrices cost too much
@@ -34,10 +35,8 @@ def with_encodings(benchmark: Benchmark, pe: Mapping[str, int], root: Path, prog
         progress: Show a bar.
     """
     for name, width in pe.items():
-        if name not in _ENCODINGS:
-            raise ValueError(f"pe must be named {' or '.join(map(repr, _ENCODINGS))}, got {name!r}")
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise ValueError(f"the width of {name} must be a positive number, got {width!r}")
+        check_choice("the name of a positional encoding", name, list(_ENCODINGS))
+        check_number(f"the width of {name}", width, least=1)
     parts = (benchmark.train, benchmark.val, benchmark.test)
     done = [_encoded(part, pe, root, progress) for part in parts]
     return dataclasses.replace(benchmark, train=done[0], val=done[1], test=done[2], pe={**benchmark.pe, **pe})
@@ -48,16 +47,18 @@ def _encoded(graphs: Sequence[Data], pe: Mapping[str, int], root: Path, progress
     structure = hashlib.sha256()
     for tensor in (flat.node_pointer, flat.pointers["edge_index"], flat.tensors["edge_index"]):
         structure.update(tensor.contiguous().numpy().tobytes())
-    for name, width in pe.items():
-        encode = _ENCODINGS[name]
 
-        def make(name: str = name, width: int = width) -> dict[str, Tensor]:
+    def rows(name: str, width: int) -> Tensor:
+        def make() -> dict[str, Tensor]:
             bar = track(_structures(flat), len(flat), name, progress)
             return {name: torch.cat([_ENCODINGS[name](edges, n, width) for edges, n in bar])}
 
-        key = {"graphs": structure.hexdigest(), "width": width, "version": encode.__name__}
-        flat = flat.with_node_attribute(name, cached(root, name, key, make)[name])
-    return flat
+        return cached(root, name, {"graphs": structure.hexdigest(), "width": width, "version": 1}, make)[name]
+
+    encoded = flat
+    for name, width in pe.items():
+        encoded = encoded.with_node_attribute(name, rows(name, width))
+    return encoded
 
 
 def _structures(flat: GraphSet) -> Iterator[tuple[Tensor, int]]:

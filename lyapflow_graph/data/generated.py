@@ -10,6 +10,7 @@ from torch import Tensor
 from .cache import cached
 from .entries import Request
 from .graphs import GraphSet
+from .options import check_number
 
 PARTS = ("train", "val", "test")
 Parts = dict[str, GraphSet]
@@ -52,16 +53,10 @@ def shares(graphs: int, official: tuple[int, int, int]) -> tuple[int, int, int]:
     >>> shares(7040, (5120, 640, 1280)), shares(70, (5120, 640, 1280))
     ((5120, 640, 1280), (51, 6, 13))
     """
-    if isinstance(graphs, bool) or not isinstance(graphs, int) or graphs < 11:
-        raise ValueError(f"graphs must be a number from 11 on, so that no part is empty; got {graphs!r}")
+    check_number("graphs", graphs, least=11)  # so that no part is empty
     train = round(graphs * official[0] / sum(official))
     val = max(1, round(graphs * official[1] / sum(official)))
     return train, val, graphs - train - val
-
-
-def check_seed(seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a number that is not negative, got {seed!r}")
 
 
 def both_ways(pairs: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def _sources(name: str) -> tuple[Source, ...]:
     published = f"{_PROJECT}; PyTorch Geometric keeps {upper}_v2.zip"
     return (
         Source("files processed by PyTorch Geometric", processed, published),
-        Source("the raw file, as PyTorch Geometric takes it", (raw,), published),
+        Source("the raw file, as PyTorch Geometric takes it", (raw,), published, downloaded=True),
     )
 
 

@@ -73,7 +73,7 @@ class GraphSet(Sequence[Data]):
         for name, values in columns.items():
             _check_column(name, values)
             dim = _cat_dim(name)
-            tensors[name] = torch.cat(values, dim)
+            tensors[name] = torch.cat(values, dim) if len(values) > 1 else values[0]  # one graph is not copied
             pointers[name] = _pointer(torch.tensor([value.shape[dim] for value in values]))
         return cls(tensors, pointers, _pointer(torch.tensor([graph.num_nodes for graph in graphs])))
 

@@ -98,7 +98,9 @@ def _sources(name: str) -> tuple[Source, ...]:
     folder = f"heterophilous/{file}"
     digest = _OFFICIAL.get(name) or _OLDER[name]
     found_as = (f"{file}.npz",)
-    raw = Source("the npz file", (SourceFile(f"{folder}/raw/{file}.npz", found_as, digest),), _PROJECT)
+    raw = Source(
+        "the npz file", (SourceFile(f"{folder}/raw/{file}.npz", found_as, digest),), _PROJECT, name in _OFFICIAL
+    )
     if name in _OLDER:
         return (raw,)
     processed = SourceFile(f"{folder}/processed/data.pt", (f"{file}/processed/data.pt",))

@@ -9,7 +9,8 @@ from torch_geometric.data import Data
 
 from .benchmark import Benchmark
 from .entries import Entry, Request
-from .generated import both_ways, check_seed
+from .generated import both_ways
+from .options import check_number
 
 _MINES, _HIDDEN = 0.2, 0.5
 _COUNTS = 6  # of neighbouring mines that are told apart: 0 to 4, and 5 or more
@@ -33,9 +34,8 @@ def grid(height: int, width: int) -> Tensor:
 
 
 def _minesweeper(request: Request, *, size: int = 100, seed: int = 0) -> Benchmark:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 4:
-        raise ValueError(f"size must be a number of cells from 4 on, got {size!r}")
-    check_seed(seed)
+    check_number("size", size, least=4)
+    check_number("seed", seed, least=0)
     cells, rng = size * size, np.random.default_rng(seed)
     edge_index = grid(size, size)
     mine = torch.zeros(cells)

@@ -13,11 +13,12 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Data
 
 from .benchmark import Benchmark, Loss, Metric
 from .errors import DamagedDataError
 from .graphs import GraphSet
+from .options import check_choice, check_number
 from .reading import read_npz
 
 _PARTS = ("train", "val", "test")
@@ -54,8 +55,9 @@ class Choices:
             ("loss", self.loss, get_args(Loss)),
             ("metric", self.metric, get_args(Metric)),
         ):
-            if value is not None and value not in choices:
-                raise ValueError(f"{argument} must be one of {', '.join(choices)}; got {value!r}")
+            if value is not None:
+                check_choice(argument, value, choices)
+        check_number("seed", self.seed, least=0)
 
     @classmethod
     def of(cls, name: str, options: dict[str, Any]) -> Choices:

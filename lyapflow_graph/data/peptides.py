@@ -35,7 +35,7 @@ _GRAPHS = SourceFile(
 _DERIVED = Source(
     "an npz file of graphs made from the official molecules, and the official split",
     (_GRAPHS, _SPLIT),
-    f"nobody (the npz); derived from peptide_multi_class_dataset.csv.gz of {_PROJECT}, as is the split",
+    f"peptide_multi_class_dataset.csv.gz and the split of {_PROJECT}",
 )
 
 
@@ -50,7 +50,7 @@ def _sources(name: str) -> tuple[Source, ...]:
     raw = tuple(file("raw", part, f"{archive}/{part}.pt") for part in _PARTS)
     official = (
         Source("files processed by PyTorch Geometric", processed, f"{_PROJECT}, {archive}.zip"),
-        Source("raw files, as PyTorch Geometric takes them", raw, f"{_PROJECT}, {archive}.zip"),
+        Source("raw files, as PyTorch Geometric takes them", raw, f"{_PROJECT}, {archive}.zip", downloaded=True),
     )
     return (*official, _DERIVED) if name == "peptides-func" else official
 

@@ -17,8 +17,9 @@ from torch_geometric.data import Data
 
 from .benchmark import Benchmark
 from .entries import Entry, Request
-from .generated import PARTS, Parts, check_seed, kept, shares
+from .generated import PARTS, Parts, kept, shares
 from .graphs import GraphSet
+from .options import check_choice, check_number
 from .progress import track
 
 Target = Literal["diameter", "sssp", "eccentricity"]
@@ -30,10 +31,9 @@ _SIZES = {"train": range(25, 35), "val": range(25, 30), "test": range(25, 30)}
 
 
 def _properties(request: Request, target: Target, labels: Labels, scale: Scale, graphs: int, seed: int) -> Benchmark:
-    for argument, value, choices in (("labels", labels, get_args(Labels)), ("scale", scale, get_args(Scale))):
-        if value not in choices:
-            raise ValueError(f"{argument} must be one of {', '.join(choices)}; got {value!r}")
-    check_seed(seed)
+    check_choice("labels", labels, get_args(Labels))
+    check_choice("scale", scale, get_args(Scale))
+    check_number("seed", seed, least=0)
     counts = shares(graphs, _OFFICIAL)
     key = {"graphs": graphs, "seed": seed, "version": 1}
     parts = kept(request, "gpp", key, lambda: _draw(counts, seed, request.progress))

@@ -11,6 +11,7 @@ from . import barbells, gnn_benchmark, heterophilous, minesweeper, peptides, pro
 from .benchmark import Benchmark
 from .encodings import with_encodings
 from .entries import Entry, Request
+from .options import check_number
 from .own import from_folder, from_object
 from .sources import default_root
 
@@ -56,8 +57,7 @@ def load(
     Data(x=[100, 7], edge_index=[2, 684], y=[100, 1], mask=[100], random_walk_pe=[100, 4])
     """
     root = default_root() if root is None else Path(root).expanduser()
-    if isinstance(split, bool) or not isinstance(split, int) or split < 0:
-        raise ValueError(f"split must be a number that is not negative, got {split!r}")
+    check_number("split", split, least=0)
     request = Request(root, split, download, progress)
     benchmark = _from_registry(name, request, options) if name in ENTRIES else _own(name, split, options)
     return with_encodings(benchmark, pe, root, progress) if pe else benchmark
@@ -65,8 +65,7 @@ def load(
 
 def _from_registry(name: str, request: Request, options: dict[str, Any]) -> Benchmark:
     entry = ENTRIES[name]
-    if request.split >= entry.splits:
-        raise ValueError(f"split must lie in 0 to {entry.splits - 1} for {name}, got {request.split}")
+    check_number(f"split of {name}", request.split, least=0, most=entry.splits - 1)
     known = [option for option in inspect.signature(entry.make).parameters if option != "request"]
     for option in options:
         if option not in known:

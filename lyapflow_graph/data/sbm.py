@@ -11,8 +11,9 @@ from torch_geometric.data import Data
 
 from .benchmark import Benchmark
 from .entries import Entry, Request
-from .generated import PARTS, Parts, check_seed, kept, shares
+from .generated import PARTS, Parts, kept, shares
 from .graphs import GraphSet
+from .options import check_number
 from .progress import track
 
 _PATTERN, _CLUSTER = (10000, 2000, 2000), (10000, 1000, 1000)
@@ -99,7 +100,7 @@ def _parts(counts: tuple[int, int, int], draw: Callable[[int], Data], about: str
 
 
 def _pattern(request: Request, *, graphs: int = sum(_PATTERN), seed: int = 0) -> Benchmark:
-    check_seed(seed)
+    check_number("seed", seed, least=0)
     counts = shares(graphs, _PATTERN)
 
     def make() -> Parts:
@@ -113,7 +114,7 @@ def _pattern(request: Request, *, graphs: int = sum(_PATTERN), seed: int = 0) ->
 
 
 def _cluster(request: Request, *, graphs: int = sum(_CLUSTER), seed: int = 0) -> Benchmark:
-    check_seed(seed)
+    check_number("seed", seed, least=0)
     counts = shares(graphs, _CLUSTER)
 
     def make() -> Parts:

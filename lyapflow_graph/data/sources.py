@@ -64,11 +64,13 @@ class Source:
         about: What they are.
         files: All that are needed.
         published: Where they come from.
+        downloaded: Whether the loader of PyTorch Geometric can fetch them.
     """
 
     about: str
     files: tuple[SourceFile, ...]
     published: str
+    downloaded: bool = False
 
     def missing(self, root: Path) -> list[SourceFile]:
         return [file for file in self.files if not (root / file.path).is_file()]
@@ -92,8 +94,9 @@ def missing_error(name: str, sources: tuple[Source, ...], root: Path, reason: st
     """Which files are missing, where they belong, where they come from and what to do."""
     lines = [f"the files of {name!r} are not under {root}; any of these would do:"]
     for source in sources:
-        lines.append(f"- {source.about}, published by {source.published}:")
+        lines.append(f"- {source.about}, from {source.published}:")
         lines += [f"    missing: {root / str(file)}" for file in source.missing(root)]
     lines.append("Put them there, or in any folder and run: lyapflow data import FOLDER")
-    lines.append(f"With a network, `load({name!r}, download=True)` asks PyTorch Geometric to fetch what it can.")
+    if any(source.downloaded for source in sources):
+        lines.append(f"With a network, load({name!r}, download=True) lets PyTorch Geometric fetch them.")
     return MissingDataError("\n".join([*lines, reason] if reason else lines))

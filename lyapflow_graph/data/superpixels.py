@@ -1,4 +1,7 @@
-"""MNIST as graphs of superpixels, made here from the images. Needs scikit-image: `pip install "lyapflow[superpixels]"`."""
+"""MNIST as graphs of superpixels, made here from the images.
+
+Needs scikit-image: `pip install "lyapflow[superpixels]"`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from .entries import Entry, Request
 from .errors import DamagedDataError
 from .generated import PARTS, Parts, kept
 from .graphs import GraphSet
+from .options import check_number
 from .progress import track
 from .reading import unpack
 from .sources import Source, SourceFile, find_source
@@ -41,8 +45,7 @@ _IMAGES = Source(
 
 
 def _superpixels(request: Request, *, graphs: int = sum(_OFFICIAL)) -> Benchmark:
-    if isinstance(graphs, bool) or not isinstance(graphs, int) or not 14 <= graphs <= sum(_OFFICIAL):
-        raise ValueError(f"graphs must be a number from 14 to {sum(_OFFICIAL)}, got {graphs!r}")
+    check_number("graphs", graphs, least=14, most=sum(_OFFICIAL))
     if importlib.util.find_spec("skimage") is None:
         raise ImportError('mnist-superpixels needs scikit-image: pip install "lyapflow[superpixels]"')
     source = find_source("mnist-superpixels", (_IMAGES,), request.root)

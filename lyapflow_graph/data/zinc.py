@@ -34,12 +34,13 @@ _RAW = Source(
         for part in _PARTS
     ),
     _PROJECT,
+    downloaded=True,
 )
 _NPZ = "zinc12k_official-valtest_resampled-train.npz"
 _RESAMPLED = Source(
     "an npz file with the official validation and test molecules and other training molecules",
     (SourceFile(f"zinc/{_NPZ}", (_NPZ,), "16927ad7013f7832f6fc8dd7e89ddc2878e17d507371bddeddae09bb0ecc610f"),),
-    "nobody; derived from JT-VAE's molecules (wengong-jin/icml18-jtnn) with the index files of benchmarking-gnns",
+    "the molecules of JT-VAE (wengong-jin/icml18-jtnn), picked by the index files of benchmarking-gnns",
 )
 
 

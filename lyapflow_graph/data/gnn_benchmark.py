@@ -32,7 +32,7 @@ def _sources(name: str) -> tuple[Source, ...]:
 
 def _load(request: Request, name: str) -> Benchmark:
     folder = str(request.root / "gnn_benchmark")
-    source = processed_by(name, _sources(name), request, lambda: GNNBenchmarkDataset(folder, name.upper()))
+    source = processed_by(GNNBenchmarkDataset, name, _sources(name), request, root=folder, name=name.upper())
     parts = [_shaped(read_processed(request.root / file.path)) for file in source.files]
     image = name in _IMAGES
     return Benchmark(

@@ -39,10 +39,8 @@ _BINARY = ("minesweeper", "tolokers", "questions")
 
 
 def _official(request: Request, name: str) -> Benchmark:
-    folder = request.root / "heterophilous"
-    source = processed_by(
-        name, _sources(name), request, lambda: HeterophilousGraphDataset(str(folder), name.replace("-", "_"))
-    )
+    folder = str(request.root / "heterophilous")
+    source = processed_by(HeterophilousGraphDataset, name, _sources(name), request, root=folder, name=name)
     return _benchmark(name, read_processed(request.root / source.files[0].path)[0], request.split)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import pickle
-from collections.abc import Callable
 from pathlib import Path
+from zipfile import BadZipFile
 
 import filelock
 import torch
 from torch import Tensor
+from torch_geometric.data import InMemoryDataset
 
 from .entries import Request
 from .errors import DamagedDataError
@@ -19,27 +19,28 @@ from .reading import read_pickle, read_torch
 from .sources import Source, find_source, missing_error
 
 
-def processed_by(name: str, sources: tuple[Source, ...], request: Request, process: Callable[[], object]) -> Source:
+def processed_by(
+    loader: type[InMemoryDataset], name: str, sources: tuple[Source, ...], request: Request, /, **arguments: object
+) -> Source:
     """The source to read from, after the loader of PyTorch Geometric has done its work, where it has any.
 
     Args:
+        loader: The data set of PyTorch Geometric, which processes raw files, and first downloads those missing.
         name: Of the data set.
         sources: The first is what the loader writes, the second what it writes it from; others are not its own.
         request: Says where, and whether the network may be used.
-        process: Makes a data set of PyTorch Geometric, which processes raw files, and first downloads those missing.
+        arguments: Of the loader.
     """
     root, (processed, raw) = request.root, sources[:2]
     if not processed.missing(root):
         return processed
     if raw.missing(root) and not request.download:
         return find_source(name, sources, root)
-    if not raw.missing(root):
-        _check_raw(raw, root)
     folder = (root / raw.files[0].path).parent.parent
     folder.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder / "processing.lock"):
         if processed.missing(root):
-            _run(name, sources, root, process)
+            _process(_guarded(loader, raw, root), name, sources, root, arguments)
     return processed
 
 
@@ -59,25 +60,35 @@ def read_processed(path: Path) -> GraphSet:
         raise DamagedDataError(f"{path} is no processed file of PyTorch Geometric: {error!r}") from None
 
 
-def _check_raw(raw: Source, root: Path) -> None:
-    """Loaders fall back to unpickling whatever is there; what passes here does no harm then."""
-    for file in raw.files:
-        file.check(root)
-        path = root / file.path
-        if path.suffix == ".pickle":
-            read_pickle(path)
-        elif path.suffix == ".pt":
-            read_torch(path)
+def _guarded(loader: type[InMemoryDataset], raw: Source, root: Path) -> type[InMemoryDataset]:
+    """The loader, but raw files are checked before it reads them: it would unpickle whatever is there."""
+
+    class Guarded(loader):
+        def process(self) -> None:
+            for file in raw.files:
+                file.check(root)
+                path = root / file.path
+                if path.suffix == ".pickle":
+                    read_pickle(path)
+                elif path.suffix == ".pt":
+                    read_torch(path)
+            super().process()
+
+    return Guarded
 
 
-def _run(name: str, sources: tuple[Source, ...], root: Path, process: Callable[[], object]) -> None:
+def _process(
+    loader: type[InMemoryDataset], name: str, sources: tuple[Source, ...], root: Path, arguments: dict[str, object]
+) -> None:
     download = bool(sources[1].missing(root))
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # which the loaders write bars to
-            process()
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+            loader(**arguments)
+    except DamagedDataError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         if download:
             reason = f"The download failed: {type(error).__name__}: {error}"
             raise missing_error(name, sources, root, reason) from error
         files = ", ".join(str(root / file.path) for file in sources[1].files)
-        raise DamagedDataError(f"PyTorch Geometric cannot process {files}: {error}") from error
+        raise DamagedDataError(f"PyTorch Geometric cannot process {files}: {type(error).__name__}: {error}") from error

@@ -56,8 +56,8 @@ def _sources(name: str) -> tuple[Source, ...]:
 
 
 def _peptides(request: Request, name: str) -> Benchmark:
-    folder, sources = request.root / "lrgb", _sources(name)
-    source = processed_by(name, sources, request, lambda: LRGBDataset(str(folder), name))
+    folder = str(request.root / "lrgb")
+    source = processed_by(LRGBDataset, name, _sources(name), request, root=folder, name=name)
     if source is _DERIVED:
         for file in source.files:
             file.check(request.root)

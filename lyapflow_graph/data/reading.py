@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import pickle
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -53,7 +54,9 @@ def unpack(path: Path, content: bytes) -> bytes:
 def read_torch(path: Path) -> Any:
     """What `torch.save` wrote, if it is made of tensors and of classes that PyTorch Geometric vouches for."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch wonders about pickles that it then refuses
+            return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except pickle.UnpicklingError as error:

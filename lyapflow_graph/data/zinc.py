@@ -46,7 +46,7 @@ _RESAMPLED = Source(
 
 def _zinc(request: Request) -> Benchmark:
     sources = (_PROCESSED, _RAW, _RESAMPLED)
-    source = processed_by("zinc", sources, request, lambda: ZINC(str(request.root / "zinc"), subset=True))
+    source = processed_by(ZINC, "zinc", sources, request, root=str(request.root / "zinc"), subset=True)
     if source is _RESAMPLED:
         source.files[0].check(request.root)
         parts = _read(request.root / source.files[0].path)

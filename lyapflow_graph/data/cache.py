@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -45,16 +46,25 @@ def cached(root: Path, name: str, key: Mapping[str, object], make: Callable[[], 
     path = root / "cache" / f"{name.replace('/', '-')}-{digest}.bin"
     if (found := _read(path)) is not None:
         return found
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path.with_suffix(".lock")):
-            if (found := _read(path, warn=False)) is None:  # another process may have made it meanwhile
-                found = make()
-                write_atomically(path, _packed(found))
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(filelock.FileLock(path.with_suffix(".lock")))
+        except OSError as error:
+            _not_kept(name, path, error)
+            return make()
+        if (found := _read(path, warn=False)) is not None:  # another process may have made it meanwhile
             return found
-    except OSError as error:
-        warnings.warn(f"{path} cannot be written, so {name} is not kept: {error}", stacklevel=2)
-        return make() if found is None else found
+        found = make()
+        try:
+            write_atomically(path, _packed(found))
+        except OSError as error:
+            _not_kept(name, path, error)
+        return found
+
+
+def _not_kept(name: str, path: Path, error: OSError) -> None:
+    warnings.warn(f"{path} cannot be written, so {name} is not kept: {error}", stacklevel=3)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -75,7 +85,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def _read(path: Path, warn: bool = True) -> Tensors | None:
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except OSError:  # there is none, or no place for one
         return None
     header, _, payload = content.partition(b"\n")
     if header.decode(errors="replace") != _header(payload):

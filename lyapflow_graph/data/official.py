@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -15,7 +16,7 @@ from torch_geometric.data import InMemoryDataset
 from .entries import Request
 from .errors import DamagedDataError
 from .graphs import GraphSet
-from .reading import read_pickle, read_torch
+from .reading import read_npz, read_pickle, read_torch
 from .sources import Source, find_source, missing_error
 
 
@@ -60,6 +61,9 @@ def read_processed(path: Path) -> GraphSet:
         raise DamagedDataError(f"{path} is no processed file of PyTorch Geometric: {error!r}") from None
 
 
+_READERS: dict[str, Callable[[Path], object]] = {".pickle": read_pickle, ".pt": read_torch, ".npz": read_npz}
+
+
 def _guarded(loader: type[InMemoryDataset], raw: Source, root: Path) -> type[InMemoryDataset]:
     """The loader, but raw files are checked before it reads them: it would unpickle whatever is there."""
 
@@ -68,10 +72,8 @@ def _guarded(loader: type[InMemoryDataset], raw: Source, root: Path) -> type[InM
             for file in raw.files:
                 file.check(root)
                 path = root / file.path
-                if path.suffix == ".pickle":
-                    read_pickle(path)
-                elif path.suffix == ".pt":
-                    read_torch(path)
+                if path.suffix in _READERS:
+                    _READERS[path.suffix](path)
             super().process()
 
     return Guarded

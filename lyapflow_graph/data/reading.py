@@ -30,17 +30,14 @@ def check_digest(path: Path, content: bytes, kind: Digest, expected: str) -> Non
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an npz file. Arrays of Python objects, which are pickled, are refused."""
     try:
+        if path.exists() and not zipfile.is_zipfile(path):
+            raise DamagedDataError(f"{path} cannot be read: it is no npz file")
         with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DamagedDataError(f"{path} cannot be read: it is no npz file")
             return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
+    except (FileNotFoundError, DamagedDataError):
         raise
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, DamagedDataError):
-            raise
-        reason = "it is no npz file" if "pickle" in str(error) and not zipfile.is_zipfile(path) else str(error)
-        raise DamagedDataError(f"{path} cannot be read: {reason}") from None
+        raise DamagedDataError(f"{path} cannot be read: {_line(error)}") from None
 
 
 def unpack(path: Path, content: bytes) -> bytes:

@@ -82,7 +82,8 @@ def random_walk(edge_index: Tensor, num_nodes: int, width: int) -> Tensor:
     # The diagonal alone, some columns at a time: powers of the whole matrix would be dense.
     source, target = coalesce(edge_index, num_nodes=num_nodes)
     weight = 1 / degree(source, num_nodes).clamp(min=1)[source]
-    step = torch.sparse_coo_tensor(torch.stack([source, target]), weight, (num_nodes, num_nodes)).coalesce()
+    places, shape = torch.stack([source, target]), (num_nodes, num_nodes)
+    step = torch.sparse_coo_tensor(places, weight, shape, check_invariants=True, is_coalesced=True)
     out = torch.empty(num_nodes, width)
     for start in range(0, num_nodes, _BLOCK):
         nodes = torch.arange(start, min(start + _BLOCK, num_nodes))

@@ -105,7 +105,7 @@ def from_object(path: str, split: int, options: dict[str, Any]) -> Benchmark:
     A callable gets the options that it has arguments for; the others are :class:`Choices`.
     """
     found = _imported(path)
-    if callable(found):
+    if callable(found) and not isinstance(found, Data):  # which is callable, for other reasons
         found, options = _called(path, found, options)
     choices = Choices.of(path, options)
     if isinstance(found, Benchmark):

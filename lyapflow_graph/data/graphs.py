@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, final, overload
 
 import torch
@@ -110,10 +111,10 @@ class GraphSet(Sequence[Data]):
         zeros = torch.zeros(len(index), dtype=torch.long)
         increments = {name: nodes[:-1] if _is_index(name) else zeros for name in self.tensors}
         for name, tensor in self.tensors.items():
-            rows = cut.rows(tensor, name, self.pointers[name])
-            if _is_index(name):
-                rows = rows + cut.spread(nodes[:-1], self.pointers[name])
-            batch[name] = rows
+            pointer = self.pointers[name]
+            batch[name] = (
+                cut.shifted(tensor, name, pointer, nodes[:-1]) if _is_index(name) else cut.rows(tensor, name, pointer)
+            )
         if "x" not in self.tensors:
             batch.num_nodes = int(nodes[-1])
             batch._num_nodes = nodes.diff().tolist()
@@ -139,33 +140,65 @@ class GraphSet(Sequence[Data]):
         return f"GraphSet(graphs={len(self)}, nodes={nodes}, attributes={list(self.tensors)})"
 
 
+_LONG = 256  # rows of a graph, on average, from which copying graph by graph is faster than row by row
+
+
 class _Cut:
     """Some graphs out of many: where their rows are, worked out once for all attributes that share a pointer."""
 
     def __init__(self, index: Tensor) -> None:
         self.index = index
-        self._known: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._known: dict[int, _Rows] = {}
 
     def pointer(self, pointer: Tensor) -> Tensor:
         """Where the chosen graphs begin among the chosen rows."""
-        return self._of(pointer)[0]
+        return self._of(pointer).pointer
 
     def rows(self, tensor: Tensor, name: str, pointer: Tensor) -> Tensor:
-        return tensor.index_select(_cat_dim(name), self._of(pointer)[2])
+        rows, dim = self._of(pointer), _cat_dim(name)
+        if rows.long:
+            pieces = [tensor.narrow(dim, start, size) for start, size in rows.pieces]
+            return torch.cat(pieces, dim)
+        return tensor.index_select(dim, rows.chosen)
+
+    def shifted(self, tensor: Tensor, name: str, pointer: Tensor, by: Tensor) -> Tensor:
+        """The rows, with the value of every chosen graph added to its own."""
+        rows, found, dim = self._of(pointer), self.rows(tensor, name, pointer), _cat_dim(name)
+        if not rows.long:
+            return found.add_(self.spread(by, pointer))
+        starts = rows.pointer[:-1].tolist()
+        for start, (_, size), value in zip(starts, rows.pieces, by.tolist(), strict=True):
+            found.narrow(dim, start, size).add_(value)
+        return found
 
     def spread(self, values: Tensor, pointer: Tensor) -> Tensor:
         """A value of every chosen graph at each of its rows."""
-        _, sizes, rows = self._of(pointer)
-        return values.repeat_interleave(sizes, output_size=rows.shape[0])
+        rows = self._of(pointer)
+        return values.repeat_interleave(rows.sizes, output_size=rows.count)
 
-    def _of(self, pointer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _of(self, pointer: Tensor) -> _Rows:
         if id(pointer) not in self._known:
-            starts = pointer[self.index]
-            sizes = pointer[self.index + 1] - starts
-            own = _pointer(sizes)
-            shift = (starts - own[:-1]).repeat_interleave(sizes, output_size=int(own[-1]))
-            self._known[id(pointer)] = own, sizes, shift + torch.arange(shift.shape[0])
+            self._known[id(pointer)] = _Rows(pointer[self.index], pointer[self.index + 1] - pointer[self.index])
         return self._known[id(pointer)]
+
+
+class _Rows:
+    """The rows that begin at `starts`, so many from each as `sizes` says."""
+
+    def __init__(self, starts: Tensor, sizes: Tensor) -> None:
+        self.starts, self.sizes = starts, sizes
+        self.pointer = _pointer(sizes)
+        self.count = int(self.pointer[-1])
+        self.long = self.count >= _LONG * len(sizes) > 0
+
+    @cached_property
+    def chosen(self) -> Tensor:
+        shift = (self.starts - self.pointer[:-1]).repeat_interleave(self.sizes, output_size=self.count)
+        return shift.add_(torch.arange(self.count))
+
+    @cached_property
+    def pieces(self) -> list[tuple[int, int]]:
+        return list(zip(self.starts.tolist(), self.sizes.tolist(), strict=True))
 
 
 def _pointer(sizes: Tensor) -> Tensor:

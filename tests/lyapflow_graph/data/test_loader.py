@@ -55,10 +55,13 @@ def assert_same(ours: Data, theirs: Data) -> None:
     assert ours.num_nodes == theirs.num_nodes
 
 
-@given(graph_lists(), st.data())
-def test_a_batch_equals_that_of_pyg(graphs: list[Data], data: st.DataObject) -> None:
+@given(graph_lists(), st.sampled_from([1, 3, 256]), st.data())
+def test_a_batch_equals_that_of_pyg(graphs: list[Data], long: int, data: st.DataObject) -> None:
+    """Also where graphs are so large that they are copied one by one."""
     index = data.draw(st.lists(st.integers(0, len(graphs) - 1), min_size=1, max_size=12))
-    ours = GraphSet.of(graphs).batch(torch.tensor(index))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lyapflow_graph.data.graphs._LONG", long)
+        ours = GraphSet.of(graphs).batch(torch.tensor(index))
     theirs = Batch.from_data_list([graphs[i] for i in index])
     assert isinstance(ours, Batch)
     assert_same(ours, theirs)

@@ -20,6 +20,11 @@ collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["lyapflow_g
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _root(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["LYAPFLOW_ROOT"] = str(tmp_path_factory.mktemp("root"))  # where data sets keep what they generate
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -115,6 +116,20 @@ def run_demo(
             errors.print(f"no figures: {error}", markup=False)
         out.print()
     out.print(f"certificates and figures are in {to}/")
+
+
+def _forward(name: str, module: str, about: str) -> None:
+    """Commands of `lyapflow_graph` are imported when they are called: `lyapflow` works without torch_geometric."""
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+    @app.command(name, help=about, add_help_option=False, context_settings=settings)
+    def run(context: typer.Context) -> None:
+        if importlib.util.find_spec("torch_geometric") is None:
+            raise ImportError(f'lyapflow {name} needs torch_geometric: pip install "lyapflow[graph]"')
+        importlib.import_module(module).app(context.args, prog_name=f"lyapflow {name}")
+
+
+_forward("data", "lyapflow_graph.data.commands", "Data sets for graph networks: list, show, import.")
 
 
 def show(certificate: Certificate) -> None:

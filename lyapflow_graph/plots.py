@@ -196,7 +196,7 @@ def _draw_edges(axes: Axes, edges: Tensor, places: Tensor, size: float) -> None:
 
 
 def _spring_layout(edges: Tensor, num_nodes: int, seed: int) -> Tensor:
-    import networkx as nx  # type: ignore[import-untyped]  # torch comes with it
+    import networkx as nx  # torch comes with it
 
     graph = nx.Graph()
     graph.add_nodes_from(range(num_nodes))

@@ -8,6 +8,7 @@ import sys
 
 import lyapflow
 import lyapflow_graph
+import lyapflow_graph.data
 from lyapflow import symbolic, testing
 
 HEAVY = ("torchdiffeq", "sympy", "hypothesis", "matplotlib", "scipy", "rich", "typer", "torch_geometric", "jaxtyping")
@@ -32,7 +33,7 @@ def test_optional_parts_are_reached_by_name() -> None:
 
 def test_every_public_name_has_an_example() -> None:
     """Which runs as a doctest."""
-    for module in (lyapflow, symbolic, testing, lyapflow_graph):
+    for module in (lyapflow, symbolic, testing, lyapflow_graph, lyapflow_graph.data):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):

@@ -1,0 +1,53 @@
+"""What the registry knows about a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from .benchmark import Benchmark
+from .sources import Source
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What every data set is asked with, beside its own options.
+
+    Args:
+        root: The folder for files and caches.
+        split: Which of several splits.
+        download: Whether PyTorch Geometric may use the network.
+        progress: Whether to show bars.
+    """
+
+    root: Path
+    split: int = 0
+    download: bool = False
+    progress: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A data set of the registry.
+
+    Args:
+        name: What it is asked for by.
+        about: In a line.
+        make: Called as `make(request, **options)`; its keyword arguments are the options.
+        sources: The files that it is read from, any of which will do; nothing, if it is generated.
+        splits: How many there are.
+    """
+
+    name: str
+    about: str
+    make: Callable[..., Benchmark]
+    sources: tuple[Source, ...] = ()
+    splits: int = 1
+
+    def available(self, root: Path) -> bool:
+        """Whether it is generated, or its files are there."""
+        return not self.sources or any(not source.missing(root) for source in self.sources)

@@ -1,0 +1,84 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import barbells, gnn_benchmark, heterophilous, minesweeper, peptides, properties, sbm, superpixels, zinc
+from .benchmark import Benchmark
+from .encodings import with_encodings
+from .entries import Entry, Request
+from .options import check_number
+from .own import from_folder, from_object
+from .sources import default_root
+
+_FAMILIES = (properties, sbm, minesweeper, barbells, heterophilous, zinc, peptides, superpixels, gnn_benchmark)
+ENTRIES: dict[str, Entry] = {entry.name: entry for family in _FAMILIES for entry in family.ENTRIES}
+
+
+def names() -> list[str]:
+    """The names that :func:`load` knows.
+
+    >>> from lyapflow_graph.data import names
+    >>> "zinc" in names(), len(names())
+    (True, 26)
+    """
+    return list(ENTRIES)
+
+
+def load(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    split: int = 0,
+    pe: Mapping[str, int] | None = None,
+    download: bool = False,
+    progress: bool = False,
+    **options: Any,
+) -> Benchmark:
+    """A data set with its protocol.
+
+    Args:
+        name: One of :func:`names`; or `module:object`, that is a :class:`Benchmark`, a data set of PyTorch Geometric, a
+            list of graphs, or a callable that makes one of these; or a folder of npz files.
+        root: The folder for files and caches; :func:`default_root` if not given.
+        split: Which, where there are several.
+        pe: Positional encodings that every graph shall have, and their widths: `{"random_walk_pe": 20}`.
+        download: Whether PyTorch Geometric may use the network, if files are missing.
+        progress: Show bars while graphs are made.
+        options: Of the data set; those of generated sets are `graphs` and `seed`, and what the guide says.
+
+    >>> from lyapflow_graph.data import load
+    >>> grid = load("minesweeper-grid", size=10, pe={"random_walk_pe": 4})
+    >>> grid.train[0]
+    Data(x=[100, 7], edge_index=[2, 684], y=[100, 1], mask=[100], random_walk_pe=[100, 4])
+    """
+    root = default_root() if root is None else Path(root).expanduser()
+    check_number("split", split, least=0)
+    request = Request(root, split, download, progress)
+    benchmark = _from_registry(name, request, options) if name in ENTRIES else _own(name, split, options)
+    return with_encodings(benchmark, pe, root, progress) if pe else benchmark
+
+
+def _from_registry(name: str, request: Request, options: dict[str, Any]) -> Benchmark:
+    entry = ENTRIES[name]
+    check_number(f"split of {name}", request.split, least=0, most=entry.splits - 1)
+    known = [option for option in inspect.signature(entry.make).parameters if option != "request"]
+    for option in options:
+        if option not in known:
+            raise TypeError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    return entry.make(request, **options)
+
+
+def _own(name: str, split: int, options: dict[str, Any]) -> Benchmark:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return from_folder(folder, split, options)
+    module, _, inside = name.partition(":")
+    if not module or not inside:
+        known = ", ".join(names())
+        raise ValueError(f"name must be one of {known}; or module:object; or a folder of npz files; got {name!r}")
+    return from_object(name, split, options)

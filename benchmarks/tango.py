@@ -30,8 +30,10 @@ CASES = {
     "Minesweeper, 64": (10_000, 78_804, 64, 1),
     "Roman-empire, 64": (22_662, 65_854, 64, 1),
     "Questions, 64": (48_921, 307_080, 64, 1),
+    "Questions, 256": (48_921, 307_080, 256, 1),
     "64 graphs of 30, 30": (1_920, 5_760, 30, 64),
 }
+WITHOUT_PLAIN = ("Questions, 256",)  # plain torch would need more memory than most machines have
 GPS_CASES = ("Minesweeper, 64", "64 graphs of 30, 30")
 ROUNDS = 7
 TANGO, PLAIN, LAYERS, THEIRS = "TANGO", "TANGO in plain torch", "our 8 layers", "8 layers with PyG"
@@ -167,13 +169,15 @@ def measure(rounds: int) -> list[Claim]:
     found: dict[str, dict[str, float]] = {"gatedgcn": {}, "gps": {}, "plain": {}, "layers": {}, "floor": {}}
     rows = []
     for case in CASES:
-        timings = compare("gatedgcn", case, rounds, with_plain=True)
+        plain = case not in WITHOUT_PLAIN
+        timings = compare("gatedgcn", case, rounds, with_plain=plain)
         nodes, _, width, _ = CASES[case]
         floor = interleave({"products": matrix_products(nodes, width)}, rounds, least=ROUNDS).median("products")
         found["gatedgcn"][case] = timings.ratio(TANGO, THEIRS)
         found["layers"][case] = timings.ratio(THEIRS, LAYERS)
         found["floor"][case] = timings.median(TANGO) / floor
-        found["plain"][case] = timings.ratio(PLAIN, TANGO)
+        if plain:
+            found["plain"][case] = timings.ratio(PLAIN, TANGO)
         rows += [[f"{case}: {name}", *timings.row(name, THEIRS)[1:]] for name in timings.seconds]
         rows.append([f"{case}: matrix products of TANGO alone", f"{1e3 * floor:.2f}", "", ""])
     for case in GPS_CASES:
@@ -181,14 +185,14 @@ def measure(rounds: int) -> list[Claim]:
         found["gps"][case] = timings.ratio(TANGO, THEIRS)
         rows += [[f"GPS, {case}: {name}", *timings.row(name, THEIRS)[1:]] for name in timings.seconds]
     print_table("Training steps, milliseconds", ("", "ms", "spread", "of PyG's layers"), rows)
+    against = "in units of PyG's 8 layers"
     return [
-        largest("TANGO with GatedGCN in units of PyG's backbone", found["gatedgcn"], at_most=1.42),
-        smallest("TANGO with GatedGCN in units of PyG's backbone, at best", found["gatedgcn"]),
-        largest("TANGO with GPS in units of PyG's backbone", found["gps"], at_most=1.62),
-        smallest("TANGO faster than in plain torch", found["plain"], at_least=4.0),
+        *(Claim(f"TANGO with GatedGCN {against}", x, at_most=1.42, case=case) for case, x in found["gatedgcn"].items()),
+        *(Claim(f"TANGO with GPS {against}", x, at_most=1.62, case=case) for case, x in found["gps"].items()),
+        *(Claim("TANGO faster than in plain torch", x, at_least=4.0, case=case) for case, x in found["plain"].items()),
         smallest("our GatedGCN faster than PyG's", found["layers"], at_least=2.0),
-        largest("twice as much work", growth(rounds), at_most=2.1),
-        smallest("TANGO in units of its matrix products, at best", found["floor"]),
+        largest("TANGO with twice as much work", growth(rounds), at_most=2.1),
+        *(Claim("TANGO in units of its matrix products", x, case=case) for case, x in found["floor"].items()),
     ]
 
 

@@ -1,0 +1,32 @@
+"""From a TOML file to a trained model and the record of its run. Needs `pip install "lyapflow[graph,train]"`."""
+
+try:
+    import lightning.pytorch  # noqa: F401
+    import torchmetrics  # noqa: F401
+except ImportError as error:
+    raise ImportError('training needs Lightning and torchmetrics: pip install "lyapflow[graph,train]"') from error
+
+from .config import Config, DataConfig, ModelConfig, TrainingConfig, load_config
+from .export import export_model, load_model
+from .files import DamagedError
+from .keeper import Diverged, Pruned
+from .record import Record
+from .run import Interrupted, train
+from .schema import ConfigError
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DamagedError",
+    "DataConfig",
+    "Diverged",
+    "Interrupted",
+    "ModelConfig",
+    "Pruned",
+    "Record",
+    "TrainingConfig",
+    "export_model",
+    "load_config",
+    "load_model",
+    "train",
+]

@@ -10,7 +10,9 @@ from .config import Config, DataConfig, ModelConfig, TrainingConfig, load_config
 from .export import export_model, load_model
 from .files import DamagedError
 from .keeper import Diverged, Pruned
+from .predict import Predictions, predict
 from .record import Record
+from .report import Report, report
 from .run import Interrupted, train
 from .schema import ConfigError
 
@@ -22,11 +24,15 @@ __all__ = [
     "Diverged",
     "Interrupted",
     "ModelConfig",
+    "Predictions",
     "Pruned",
     "Record",
+    "Report",
     "TrainingConfig",
     "export_model",
     "load_config",
     "load_model",
+    "predict",
+    "report",
     "train",
 ]

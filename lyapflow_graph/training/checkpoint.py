@@ -76,9 +76,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     if damaged and not found:
         raise DamagedError(f"{damaged[0]}; there is no other checkpoint in {folder}: start the run again")
     newest = max(found, key=lambda one: one.epochs, default=None)
-    for error in damaged:
+    for problem in damaged:
         assert newest is not None
-        warnings.warn(f"{error}; going on from the one of epoch {newest.epochs}", stacklevel=2)
+        warnings.warn(f"{problem}; going on from the one of epoch {newest.epochs}", stacklevel=2)
     return newest
 
 

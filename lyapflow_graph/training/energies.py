@@ -99,4 +99,6 @@ def certificate_of(model: GraphModel, graphs: Sequence[Data], samples: int, seed
     with torch.no_grad():
         h, batch = model.eval().encode(Batch.from_data_list(chosen))
         field = flow.on(batch)
-        return certify(Flow(field, flow.method, flow.num_steps, flow.step_size), flow.start(h), samples=samples, seed=seed)
+        return certify(
+            Flow(field, flow.method, flow.num_steps, flow.step_size), flow.start(h), samples=samples, seed=seed
+        )

@@ -95,7 +95,7 @@ def load_tensors(path: Path) -> dict[str, Any]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a loss of power as well; where folders cannot be opened it is left to the system."""
+    """So that the new name survives a loss of power as well."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

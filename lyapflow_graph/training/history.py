@@ -37,7 +37,7 @@ class History:
 
     def __init__(self, metric: Metric, with_energy: bool, rows: Tensor | None = None) -> None:
         self.metric: Metric = metric
-        self.columns = ("epoch", "lr", "train_loss", "val_loss", f"val_{metric}")
+        self.columns: tuple[str, ...] = ("epoch", "lr", "train_loss", "val_loss", f"val_{metric}")
         self.columns += ENERGY_COLUMNS if with_energy else ()
         self._rows: list[list[float]] = [] if rows is None else rows.tolist()
 

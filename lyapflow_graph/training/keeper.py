@@ -29,7 +29,7 @@ from .progress import EpochBar
 OnEpoch = Callable[[int, Mapping[str, float]], None]
 
 
-class Pruned(Exception):  # noqa: N818: it is no error
+class Pruned(Exception):  # noqa: N818 - it is no error
     """Raised by the function that `train` is given as `on_epoch`, to stop a run that is not worth going on with.
 
     >>> from lyapflow_graph.training import Pruned
@@ -39,7 +39,7 @@ class Pruned(Exception):  # noqa: N818: it is no error
     """
 
 
-class Diverged(RuntimeError):  # noqa: N818: the loss has diverged
+class Diverged(RuntimeError):  # noqa: N818 - the loss has diverged
     """The loss is no number any more.
 
     >>> from lyapflow_graph.training import Diverged
@@ -48,7 +48,7 @@ class Diverged(RuntimeError):  # noqa: N818: the loss has diverged
     """
 
 
-class Stopped(Exception):  # noqa: N818: it is no error
+class Stopped(Exception):  # noqa: N818 - it is no error
     """By Ctrl-C, between two batches. Lightning ends the process when it sees a KeyboardInterrupt."""
 
 
@@ -56,7 +56,7 @@ def seed_everything(*numbers: int) -> None:
     """Seed Python, NumPy and torch by some numbers, as the seed of a run and the epoch."""
     mixed = mix(*numbers)
     random.seed(mixed)
-    np.random.seed(mixed % 2**32)  # noqa: NPY002: whoever draws from the global generator
+    np.random.seed(mixed % 2**32)
     torch.manual_seed(mixed)
 
 

@@ -71,7 +71,7 @@ class PartLoader:
     def __init__(
         self, parts: Tensor, cut: Cut, batch_size: int, shuffle: bool, seed: int, shard: tuple[int, int]
     ) -> None:
-        rank, world = shard
+        world = shard[1]
         if len(parts) < world:
             raise ValueError(f"{len(parts)} parts cannot be divided among {world} processes")
         self.parts, self.cut, self.shuffle, self.seed, self.shard = parts, cut, shuffle, seed, shard

@@ -104,12 +104,14 @@ def make_model(kind: str, hidden_channels: int, options: Mapping[str, Any], benc
         benchmark: What it is for.
     """
     outside: dict[str, Any] = {"task": benchmark.task, "edge_dim": benchmark.edge_dim, "pe": dict(benchmark.pe)}
-    widths = benchmark.in_channels, hidden_channels, benchmark.out_channels
+    outside |= {"in_channels": benchmark.in_channels, "out_channels": benchmark.out_channels}
+    outside |= {"hidden_channels": hidden_channels}
     try:
         if kind == "tango":
-            return Tango(*widths, **outside, **options)
+            return Tango(**outside, **options)
+        body = _body(kind, hidden_channels, options, benchmark.edge_dim)
         around = {name: options[name] for name in _AROUND}
-        return GraphNet(*widths, _body(kind, hidden_channels, options, benchmark.edge_dim), **outside, **around)
+        return GraphNet(body=body, **outside, **around)
     except (TypeError, ValueError) as error:
         edges = "edge_dim" in str(error) or "features of edges" in str(error)
         hint = f"; {benchmark.name} has such: leave them out by data.edge_features = false" if edges else ""

@@ -7,7 +7,7 @@ has the loss that one process would compute, not a mean of means.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -211,4 +211,4 @@ class MeanError(torchmetrics.Metric):
     def compute(self) -> Tensor:
         """The error so far."""
         mean = self.total / self.count
-        return mean if self.metric == "mae" else cast(Tensor, mean.log10())
+        return mean if self.metric == "mae" else mean.log10()

@@ -94,7 +94,9 @@ class Record:
         if not isinstance(read, dict) or read.pop("format", None) != _FORMAT or set(read) != names:
             raise DamagedError(f"{path} is not a record of format {_FORMAT}")
         floats = {name for name, hint in typing.get_type_hints(cls).items() if hint in (float, float | None)}
-        return cls(**{name: float(value) if name in floats and value is not None else value for name, value in read.items()})
+        for name in floats:  # numbers that JSON does not have are texts there
+            read[name] = None if read[name] is None else float(read[name])
+        return cls(**read)
 
     @property
     def configuration(self) -> Config:

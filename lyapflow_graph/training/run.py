@@ -13,13 +13,13 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch_geometric.data import Data
 
 from ..data.benchmark import Benchmark
 from .checkpoint import Checkpoint, load_checkpoint
-from .config import Config, differences, load_config
+from .config import Config, DataConfig, differences, load_config
 from .energies import certificate_of, flow_of
 from .export import export_model
 from .files import remove_leftovers, write
@@ -89,7 +89,7 @@ def train(
     if rank == 0:
         _check_folder(config, folder, resume)
     with _quiet(), isolate_rng():
-        data = prepared(_load(config) if benchmark is None else benchmark, config)
+        data = prepared(load_benchmark(config.data) if benchmark is None else benchmark, config)
         return _Run(config, folder, data, resume, on_epoch, progress and rank == 0).complete()
 
 
@@ -105,7 +105,10 @@ class _Run:
         self.model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, data)
         self.model.to(torch.float64 if config.training.precision == "64" else torch.float32)
         train = make_loader(data.train, config.training, config.seed, True, self.shard)
-        self.loaders = train, *(make_loader(part, config.training, config.seed, False, self.shard) for part in (data.val, data.test))
+        self.loaders = (
+            train,
+            *(make_loader(part, config.training, config.seed, False, self.shard) for part in (data.val, data.test)),
+        )
         checkpoint = load_checkpoint(folder) if resume and folder.exists() else None
         self.history = History(data.metric, flow_of(self.model) is not None)
         if checkpoint is not None:
@@ -117,7 +120,9 @@ class _Run:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         if checkpoint.columns != self.history.columns:
-            raise ValueError(f"the checkpoint in {self.folder} has other metrics than the configuration: {checkpoint.columns}")
+            raise ValueError(
+                f"the checkpoint in {self.folder} has other metrics than the configuration: {checkpoint.columns}"
+            )
         self.history = History(self.data.metric, flow_of(self.model) is not None, checkpoint.history)
         self.model.load_state_dict(dict(checkpoint.weights))
 
@@ -217,11 +222,14 @@ def prepared(data: Benchmark, config: Config) -> Benchmark:
     return dataclasses.replace(data, **parts, edge_dim=None if without else data.edge_dim)  # type: ignore[arg-type]
 
 
-def _load(config: Config) -> Benchmark:
+def load_benchmark(data: DataConfig) -> Benchmark:
+    """The data that a configuration names."""
     from ..data import load
 
-    given = config.data
-    return load(given.name, given.root, split=given.split, pe=given.pe, **given.options)
+    try:
+        return load(data.name, data.root, split=data.split, pe=data.pe, **data.options)
+    except TypeError as error:
+        raise ConfigError(f"data.options of {data.name}: {error}") from error
 
 
 def _make_trainer(config: Config, done: int, keeper: Keeper, processes: int) -> pl.Trainer:
@@ -275,7 +283,10 @@ def _quiet() -> Iterator[None]:
     """Without what Lightning says about the machine and about loaders that are not torch's."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     before = [logger.level for logger in loggers]
-    deterministic, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic, warn = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)

@@ -17,7 +17,11 @@ def to_toml(tables: Mapping[str, Any]) -> str:
     name = "zinc"
     pe = { random_walk_pe = 20 }
     """
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in tables.items() if not (value is None or isinstance(value, Mapping))]
+    lines = [
+        f"{_key(key)} = {_value(value)}"
+        for key, value in tables.items()
+        if not (value is None or isinstance(value, Mapping))
+    ]
     for name, table in tables.items():
         if isinstance(table, Mapping):
             lines += ["", f"[{_key(name)}]"]

@@ -41,12 +41,12 @@ def write(path: Path, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         kept = f"the old {path.name} is as it was" if path.exists() else f"there is no {path.name}"
         what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         raise OSError(error.errno, f"cannot write {path}: {what}; {kept}") from error
+    _sync_folder(path.parent)
 
 
 def remove_leftovers(folder: Path) -> None:

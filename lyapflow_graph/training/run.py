@@ -52,6 +52,7 @@ def train(
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
     benchmark: Benchmark | None = None,
+    figures: bool = True,
     progress: bool = True,
 ) -> Record:
     """Train a model, test it, and leave everything about it in a folder.
@@ -67,6 +68,7 @@ def train(
         on_epoch: Called after every epoch with its number and its metrics. If it raises :class:`Pruned`, the run ends
             there, without a test.
         benchmark: The data, where it is at hand; by default it is loaded as the configuration says.
+        figures: Whether to draw the curves of the run in the end.
         progress: Show a progress bar, on a terminal.
 
     >>> import tempfile, torch
@@ -90,7 +92,7 @@ def train(
         _check_folder(config, folder, resume)
     with _quiet(), isolate_rng():
         data = prepared(load_benchmark(config.data) if benchmark is None else benchmark, config)
-        return _Run(config, folder, data, resume, on_epoch, progress and rank == 0).complete()
+        return _Run(config, folder, data, resume, on_epoch, progress and rank == 0).complete(figures)
 
 
 class _Run:
@@ -126,19 +128,19 @@ class _Run:
         self.history = History(self.data.metric, flow_of(self.model) is not None, checkpoint.history)
         self.model.load_state_dict(dict(checkpoint.weights))
 
-    def complete(self) -> Record:
+    def complete(self, figures: bool) -> Record:
         if self.shard[0] == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
             write(self.folder / "config.toml", self.config.to_toml())
         self._fit()
         if self.keeper.pruned:
-            return self._record(None)
+            return self._record(None, figures)
         if self.config.training.keep == "best":
             self.model.load_state_dict(dict(self.keeper.best))
         seed_everything(self.config.seed, self.config.training.epochs + 1)
         self.trainer.test(self.task, self.loaders[2], verbose=False)
-        return self._record(self.task.evaluated)
+        return self._record(self.task.evaluated, figures)
 
     def _fit(self) -> None:
         if self.keeper.is_over:
@@ -153,7 +155,7 @@ class _Run:
                 "--resume goes on from there"
             ) from None
 
-    def _record(self, tested: dict[str, float] | None) -> Record:
+    def _record(self, tested: dict[str, float] | None, figures: bool) -> Record:
         config, history, device = self.config, self.history, self.trainer.strategy.root_device
         kept = history.best_epoch if config.training.keep == "best" else len(history)
         record = Record(
@@ -177,19 +179,20 @@ class _Run:
             versions=versions(),
             machine=machine(device, self.shard[1]),
         )
-        return self._write(record) if self.shard[0] == 0 else record
+        return self._write(record, figures) if self.shard[0] == 0 else record
 
-    def _write(self, record: Record) -> Record:
+    def _write(self, record: Record, figures: bool) -> Record:
         """Everything that belongs to the end of a run; the record comes last and says that all is there."""
         self.history.save(self.folder / "metrics.csv")
         if record.status == "finished":
             export_model(self.folder / "model.pt", self.model, self.config, self.data)
-            record = self._certify(record)
-            draw_run(self.history, self.folder)
+            record = self._certify(record, figures)
+            if figures:
+                draw_run(self.history, self.folder)
         record.save(self.folder)
         return record
 
-    def _certify(self, record: Record) -> Record:
+    def _certify(self, record: Record, figures: bool) -> Record:
         training = self.config.training
         if training.certify == 0:
             return record
@@ -197,7 +200,8 @@ class _Run:
         if certificate is None:
             return record
         certificate.save(self.folder / "certificate.json")
-        certificate.plot(self.folder / "certificate.png")
+        if figures:
+            certificate.plot(self.folder / "certificate.png")
         told = {"holds": certificate.holds, "sentences": certificate.sentences()}
         return dataclasses.replace(record, certificate=told)
 

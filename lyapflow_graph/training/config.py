@@ -294,6 +294,8 @@ def _hint(tables: Mapping[str, Any], path: list[str]) -> Any:
         return int
     classes: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
     check_names("", path[:1], [*classes, "seed"])
+    if path[0] == "seed":
+        raise ConfigError(f"{'.'.join(path)}: seed is not a table")
     if len(path) == 1:
         return Mapping
     hint = typing.get_type_hints(classes[path[0]]).get(path[1])

@@ -47,6 +47,9 @@ _FIXED |= {"name", "nn", "deg", "layer", "concat", "cached", "energy_gnn"}
 _AROUND = ("act", "dropout", "readout_pool")  # of the encoder and the readout
 
 
+_NONE_HERE = object()
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
     """What can be set of a model: the type, and what it is where nobody sets it.
@@ -55,7 +58,7 @@ class Option:
     """
 
     hint: Any
-    default: Any = dataclasses.MISSING
+    default: Any = _NONE_HERE
 
 
 def options_of(kind: str, given: Mapping[str, Any]) -> dict[str, Option]:
@@ -87,7 +90,7 @@ def resolved(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"model.kind must be one of {', '.join(KINDS)}, got {kind!r}")
     known = options_of(kind, given)
     check_names("model.", given, {*known, "kind", "hidden_channels"})
-    found = {name: option.default for name, option in known.items() if option.default is not dataclasses.MISSING}
+    found = {name: option.default for name, option in known.items() if option.default is not _NONE_HERE}
     found |= {name: convert(f"model.{name}", value, known[name].hint) for name, value in given.items()}
     if kind == "tango":
         _check_backbone_options(found)

@@ -131,12 +131,12 @@ def update_metric(metric: torchmetrics.Metric, seen: Judged) -> None:
     elif isinstance(metric, MulticlassAccuracy | ClassAveragedRecall):
         metric.update(seen.prediction.argmax(1), seen.target)
     else:
-        # As probabilities, since torchmetrics guesses from the values of a batch whether they are logits; in double
-        # precision, in which large logits do not become equal.
-        probability = seen.prediction.double().sigmoid()
-        target = seen.target.reshape(probability.shape).long()
+        # These look at the order alone. torchmetrics guesses from the values of a batch whether they are logits, so they
+        # are brought between 0 and 1 first; not by a sigmoid, for which all large logits are equal.
+        score = (1 + F.softsign(seen.prediction.double())) / 2
+        target = seen.target.reshape(score.shape).long()
         single = isinstance(metric, BinaryAUROC | BinaryAveragePrecision)
-        metric.update(*((probability.flatten(), target.flatten()) if single else (probability, target)))
+        metric.update(*((score.flatten(), target.flatten()) if single else (score, target)))
 
 
 @final

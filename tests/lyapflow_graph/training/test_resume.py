@@ -257,9 +257,9 @@ def test_patience(tmp_path: Path) -> None:
 def test_a_plateau_ends_the_training(tmp_path: Path) -> None:
     data = graphs_with_values()
     settings = {"scheduler": "plateau", "plateau_patience": 1, "plateau_factor": 0.01, "min_lr": 1e-5}
-    config = small(data, epochs=60, lr=0.05, **settings)
+    config = small(data, epochs=30, lr=0.05, **settings)
     record = train(config, tmp_path / "whole", benchmark=data)
-    assert record.epochs < 60
+    assert record.epochs < 30
     with pytest.raises(Crash):
         train(config, tmp_path / "broken", benchmark=data, on_epoch=crash_after(record.epochs))
     train(config, tmp_path / "broken", resume=True, benchmark=data)

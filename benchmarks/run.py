@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from report import Claim, print_table, rounds_argument, show
 
-NAMES = ("fixed_step", "adaptive", "per_system", "compile", "field", "imports", "tango")
+NAMES = ("fixed_step", "adaptive", "per_system", "compile", "field", "imports", "tango", "epoch")
 README = Path(__file__).parents[1] / "README.md"
 MARKS = "<!-- measured by `benchmarks/run.py --readme`; do not edit -->", "<!-- end of measured -->"
 

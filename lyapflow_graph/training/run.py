@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.utils.deterministic
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch_geometric.data import Data
@@ -90,7 +91,7 @@ def train(
         return Record.load(folder)
     if rank == 0:
         _check_folder(config, folder, resume)
-    with _quiet(), isolate_rng():
+    with _settled(), isolate_rng():
         data = prepared(load_benchmark(config.data) if benchmark is None else benchmark, config)
         return _Run(config, folder, data, resume, on_epoch, progress and rank == 0).complete(figures)
 
@@ -283,15 +284,15 @@ def _check_same(config: Config, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what Lightning says about the machine and about loaders that are not torch's."""
+def _settled() -> Iterator[None]:
+    """Without what Lightning says about the machine; and what it sets in torch is put back in the end."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    before = [logger.level for logger in loggers]
-    deterministic, warn = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    levels = [logger.level for logger in loggers]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn, fill = torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory
     try:
+        # Deterministic algorithms write to all memory that is asked for; nothing here reads what nobody wrote.
+        torch.utils.deterministic.fill_uninitialized_memory = False
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
@@ -299,5 +300,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         torch.use_deterministic_algorithms(deterministic, warn_only=warn)
-        for logger, level in zip(loggers, before, strict=True):
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

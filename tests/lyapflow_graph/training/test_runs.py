@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record, Benchma
 
 
 def test_the_folder_of_a_run(run: tuple[Path, Record, Benchmark]) -> None:
-    folder, record, data = run
+    folder, record, _ = run
     names = {"certificate.json", "certificate.png", "config.toml", "energy.png", "even.ckpt", "metrics.csv", "model.pt"}
     names |= {"odd.ckpt", "record.json", "tensorboard", "training.png"}
     assert {path.name for path in folder.iterdir()} == names

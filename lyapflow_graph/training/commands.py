@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-app = typer.Typer()
+# Each is a command by itself, which `lyapflow.commands` forwards to.
+_settings: dict[str, bool] = {"add_completion": False, "pretty_exceptions_enable": False}
+train, report, predict, export = (typer.Typer(**_settings, rich_markup_mode=None) for _ in range(4))
 out, errors = Console(highlight=False), Console(stderr=True, highlight=False)
 
 _INTERRUPTED = 130  # as shells have it for a process that Ctrl-C ends
 
 
-@app.command("train")
+@train.command()
 def run_train(
     config: Annotated[Path, typer.Argument(help="A TOML file.")],
     settings: Annotated[list[str] | None, typer.Option("--set", help="Instead of what the file says, as "
@@ -24,7 +26,8 @@ def run_train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:  # fmt: skip
     """Train a model as a TOML file says, test it, and leave its record in a folder."""
-    from . import Interrupted, load_config, train
+    from . import Interrupted, load_config
+    from .run import train as run_it
 
     read = load_config(config, settings or ())
     name = config.parent.name if config.name == "config.toml" else config.stem
@@ -33,7 +36,7 @@ def run_train(
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            record = train(read, folder, resume=resume)
+            record = run_it(read, folder, resume=resume)
     except Interrupted as error:
         errors.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
@@ -49,7 +52,7 @@ def run_train(
             out.print(line, markup=False, soft_wrap=True)
 
 
-@app.command("report")
+@report.command()
 def run_report(
     folder: Annotated[Path, typer.Argument(help="With folders of runs, at any depth.")],
     to: Annotated[
@@ -57,15 +60,15 @@ def run_report(
     ] = None,
 ) -> None:
     """Write tables over all runs in a folder, beside the figures of the paper: report.md and report.html."""
-    from .report import report
+    from .report import report as gather
 
-    found = report(folder)
+    found = gather(folder)
     out.print(found.markdown(), markup=False, soft_wrap=True)
     for path in found.save(to or folder):
         errors.print(f"written: {path}", markup=False, soft_wrap=True)
 
 
-@app.command("predict")
+@predict.command()
 def run_predict(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or an exported model.")],
     data: Annotated[str | None, typer.Argument(help="A data set, by default that of the run.")] = None,
@@ -78,9 +81,9 @@ def run_predict(
     """Predict with a trained model, and say what its energy does on the data. The exit code is 1 if it rises."""
     from lyapflow.commands import show
 
-    from .predict import predict
+    from .predict import predict as apply
 
-    found = predict(run, data, parts=part or ("train", "val", "test"), root=root, samples=samples)  # type: ignore[arg-type]
+    found = apply(run, data, parts=part or ("train", "val", "test"), root=root, samples=samples)  # type: ignore[arg-type]
     out.print(f"{found.table.num_rows} predictions: {found.save(to)}", markup=False, soft_wrap=True)
     if found.certificate is None:
         return
@@ -90,7 +93,7 @@ def run_predict(
     raise typer.Exit(0 if found.certificate.holds else 1)
 
 
-@app.command("export")
+@export.command()
 def run_export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     to: Annotated[Path, typer.Option("--out", "-o", help="The file.")] = Path("model.pt"),

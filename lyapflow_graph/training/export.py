@@ -38,6 +38,15 @@ def export_model(path: str | Path, model: GraphModel, config: Config, benchmark:
         model: The model.
         config: Of the run that it is from.
         benchmark: What it is for.
+
+    >>> import tempfile
+    >>> from lyapflow_graph import Tango
+    >>> from lyapflow_graph.training import Config, DataConfig, ModelConfig, export_model, load_model
+    >>> about = Benchmark("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
+    >>> config = Config(DataConfig("mine"), ModelConfig("tango", 8))
+    >>> path = export_model(Path(tempfile.mkdtemp(), "model.pt"), Tango(5, 8, 2), config, about)
+    >>> load_model(path).hidden_channels
+    8
     """
     path = Path(path)
     about = {

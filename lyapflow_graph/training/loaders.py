@@ -14,6 +14,8 @@ from ..data.loader import BatchLoader
 from .config import TrainingConfig
 from .schema import ConfigError
 
+_MIXED = 0x6C796170
+
 Cut = Callable[[Tensor], Data]
 
 
@@ -101,12 +103,13 @@ class PartLoader:
 
 
 def mix(*numbers: int) -> int:
-    """A seed from several numbers, so that neighbouring ones have nothing in common.
+    """A seed from several numbers, so that no two lists of numbers have anything in common.
 
-    >>> mix(0, 1) == mix(1, 0)
-    False
+    >>> len({mix(0, 1), mix(1, 0), mix(0), mix(0, 0), mix(0, 0, 0)})
+    5
     """
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+    # NumPy takes zeros at the end for none: what is put behind them tells them apart, and apart from those of others.
+    return int(np.random.SeedSequence([*numbers, _MIXED + len(numbers)]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _neighbors(graph: Data, training: TrainingConfig) -> tuple[Tensor, Cut]:

@@ -122,6 +122,19 @@ def make_metric(benchmark: Benchmark) -> torchmetrics.Metric:
     return MeanError(benchmark.metric, benchmark.loss)
 
 
+def check_labels(benchmark: Benchmark) -> None:
+    """That the metric is defined on the validation and test sets: a ranking needs a yes, and ROC AUC a no as well."""
+    if benchmark.metric not in ("roc_auc", "average_precision") or benchmark.out_channels != 1:
+        return
+    for name in ("val", "test"):
+        graphs = getattr(benchmark, name)
+        seen = [judged(graphs[i].y.float(), graphs[i]).target for i in range(len(graphs))]
+        shares = torch.cat(seen).double().mean() if seen else torch.zeros(())
+        if shares == 0 or (shares == 1 and benchmark.metric == "roc_auc"):
+            told = "positive" if shares == 0 else "negative"
+            raise ValueError(f"{benchmark.metric} is not defined on {name} of {benchmark.name}: it has no {told} label")
+
+
 def update_metric(metric: torchmetrics.Metric, seen: Judged) -> None:
     """Add predictions; those of a process that has none leave the metric as it is."""
     if len(seen.target) == 0:
@@ -131,8 +144,8 @@ def update_metric(metric: torchmetrics.Metric, seen: Judged) -> None:
     elif isinstance(metric, MulticlassAccuracy | ClassAveragedRecall):
         metric.update(seen.prediction.argmax(1), seen.target)
     else:
-        # These look at the order alone. torchmetrics guesses from the values of a batch whether they are logits, so they
-        # are brought between 0 and 1 first; not by a sigmoid, for which all large logits are equal.
+        # These look at the order alone. torchmetrics guesses from the values of a batch whether they are logits, so
+        # they are brought between 0 and 1 first; not by a sigmoid, for which all large logits are equal.
         score = (1 + F.softsign(seen.prediction.double())) / 2
         target = seen.target.reshape(score.shape).long()
         single = isinstance(metric, BinaryAUROC | BinaryAveragePrecision)

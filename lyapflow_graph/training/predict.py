@@ -36,6 +36,12 @@ class Predictions:
             `class` and `probability_0`, ... for classes, `probability` for yes or no, `value` for regression, numbered
             where there are several; `label` likewise, where the data has labels.
         certificate: Of the field on this data; None for a model without an energy.
+
+    >>> import tempfile
+    >>> from lyapflow_graph.training import Predictions
+    >>> found = Predictions(pa.table({"part": ["test"], "graph": [0], "value": [0.5]}), None)
+    >>> found.save(Path(tempfile.mkdtemp(), "out.parquet")).name
+    'out.parquet'
     """
 
     table: pa.Table
@@ -66,6 +72,11 @@ def predict(
         parts: Which parts of it.
         root: The folder of the files; by default that of the run.
         samples: States sampled for the certificate; 0 for none.
+
+    >>> from lyapflow_graph.training import predict
+    >>> predict("nowhere")
+    Traceback (most recent call last):
+    FileNotFoundError: there is no model nowhere; a run writes it when it has ended
     """
     exported, chosen = load_exported(run), tuple(parts)
     for part in chosen:

@@ -95,6 +95,10 @@ class Report:
     Attributes:
         rows: Of all tables, the best of each benchmark first.
         notes: What was left out, and why.
+
+    >>> from lyapflow_graph.training import Report
+    >>> print(Report([], ["runs/3: it has not ended"]).markdown().splitlines()[-1])
+    - runs/3: it has not ended
     """
 
     rows: Sequence[Row]

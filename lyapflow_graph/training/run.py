@@ -29,6 +29,7 @@ from .keeper import Keeper, OnEpoch, Stopped, seed_everything
 from .loaders import make_loader
 from .model import make_model
 from .module import GraphTask
+from .objectives import check_labels
 from .plots import draw_run
 from .progress import EpochBar
 from .record import Record, machine, peak_memory, versions
@@ -104,6 +105,7 @@ class _Run:
     ) -> None:
         self.config, self.folder, self.data = config, folder, data
         self.shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        check_labels(data)
         seed_everything(config.seed)
         self.model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, data)
         self.model.to(torch.float64 if config.training.precision == "64" else torch.float32)
@@ -288,18 +290,19 @@ def _settled() -> Iterator[None]:
     """Without what Lightning says about the machine; and what it sets in torch is put back in the end."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn, fill = torch.is_deterministic_algorithms_warn_only_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = memory.fill_uninitialized_memory
     try:
         # Deterministic algorithms write to all memory that is asked for; nothing here reads what nobody wrote.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        memory.fill_uninitialized_memory = False
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning.*")
             yield
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = fill
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -9,8 +9,10 @@ import sys
 import lyapflow
 import lyapflow_graph
 from lyapflow import symbolic, testing
+from lyapflow_graph import training
 
 HEAVY = ("torchdiffeq", "sympy", "hypothesis", "matplotlib", "scipy", "rich", "typer", "torch_geometric", "jaxtyping")
+HEAVY += ("lightning", "torchmetrics", "tensorboard", "pyarrow")
 
 
 def modules_after(statement: str) -> set[str]:
@@ -32,7 +34,7 @@ def test_optional_parts_are_reached_by_name() -> None:
 
 def test_every_public_name_has_an_example() -> None:
     """Which runs as a doctest."""
-    for module in (lyapflow, symbolic, testing, lyapflow_graph):
+    for module in (lyapflow, symbolic, testing, lyapflow_graph, training):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from lyapflow_graph.data.benchmark import Benchmark, Loss
-from lyapflow_graph.training.objectives import Judged, judged, loss_sums, make_metric, update_metric
+from lyapflow_graph.training.objectives import Judged, check_labels, judged, loss_sums, make_metric, update_metric
+from tests.lyapflow_graph.training.cases import one_graph
 
 CLASSES = 3
 
@@ -146,6 +147,15 @@ def test_errors() -> None:
     assert measured("mae", "l1", 1, [seen]) == pytest.approx(10 / 4)
     assert measured("log10_mse", "mse", 1, [seen]) == pytest.approx(torch.tensor(28 / 4).log10().item())
     assert measured("log10_mse", "mse_by_graph", 1, [seen]) == pytest.approx(torch.tensor((1 + 9) / 2).log10().item())
+
+
+@pytest.mark.parametrize(("value", "word"), [(0.0, "positive"), (1.0, "negative")])
+def test_labels_that_leave_the_metric_undefined(value: float, word: str) -> None:
+    data = one_graph()
+    check_labels(data)
+    data.val[0].y[data.val[0].mask] = value
+    with pytest.raises(ValueError, match=f"roc_auc is not defined on val of lonely: it has no {word} label"):
+        check_labels(data)
 
 
 def test_a_process_without_items_changes_nothing() -> None:

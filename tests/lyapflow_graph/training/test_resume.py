@@ -216,7 +216,7 @@ def test_interrupted_by_the_user(tmp_path: Path) -> None:
         if epoch == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="interrupted in epoch 3; 2 epochs are saved in .*--resume"):
+    with pytest.raises(Interrupted, match=r"interrupted in epoch 3; 2 epochs are saved in .*--resume"):
         train(config, tmp_path / "broken", benchmark=data, on_epoch=press)
     assert signal.getsignal(signal.SIGINT) is handler
     train(config, tmp_path / "broken", resume=True, benchmark=data)
@@ -269,7 +269,7 @@ def test_a_plateau_ends_the_training(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     data = graphs_with_values()
     data.train[3].y[:] = float("inf")
-    with pytest.raises(Diverged, match="the training loss is inf in epoch 1; lower training.lr"):
+    with pytest.raises(Diverged, match=r"the training loss is inf in epoch 1; lower training.lr"):
         train(small(data), tmp_path, benchmark=data)
     assert load_checkpoint(tmp_path) is None
 

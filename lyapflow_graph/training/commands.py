@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,9 @@ from rich.console import Console
 # Each is a command by itself, which `lyapflow.commands` forwards to.
 _settings: dict[str, bool] = {"add_completion": False, "pretty_exceptions_enable": False}
 train, report, predict, export = (typer.Typer(**_settings, rich_markup_mode=None) for _ in range(4))
-out, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+# Under torchrun the first process speaks for all.
+out = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
+errors = Console(stderr=True, highlight=False)
 
 _INTERRUPTED = 130  # as shells have it for a process that Ctrl-C ends
 

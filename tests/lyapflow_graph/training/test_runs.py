@@ -301,6 +301,7 @@ def test_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.test is not None
 
 
+@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without:UserWarning")  # with torch_sparse instead
 def test_neighbours(tmp_path: Path) -> None:
     pytest.importorskip("torch_sparse", reason="sampling of neighbours needs pyg_lib or torch_sparse")
     data = one_graph()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 # Each is a command by itself, which `lyapflow.commands` forwards to.
-_settings: dict[str, bool] = {"add_completion": False, "pretty_exceptions_enable": False}
+_settings: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False}
 train, report, predict, export = (typer.Typer(**_settings, rich_markup_mode=None) for _ in range(4))
 # Under torchrun the first process speaks for all.
 out = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")

@@ -96,6 +96,8 @@ class TrainingConfig:
         neighbors: With "neighbor", how many are drawn at each hop.
         clusters: With "cluster", how many the graph is divided into.
         keep: Which weights are tested in the end: "best" on the validation set, or "last".
+        energy_every: Epochs from one look at the energy along the flow to the next, beginning with the first; on one large
+            graph a look costs about a tenth of an epoch.
         certify: States sampled for the certificate of the trained field; 0 for none.
         deterministic: Ask torch for deterministic algorithms, which may be slower on CUDA.
         device: "auto", "cpu" or "cuda".
@@ -124,12 +126,23 @@ class TrainingConfig:
     neighbors: Sequence[int] = (10, 10)
     clusters: int = 100
     keep: Literal["best", "last"] = "best"
+    energy_every: int = 5
     certify: int = 64
     deterministic: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr", "plateau_patience", "patience", "clip", "accumulate", "clusters"):
+        for name in (
+            "epochs",
+            "batch_size",
+            "lr",
+            "plateau_patience",
+            "patience",
+            "clip",
+            "accumulate",
+            "clusters",
+            "energy_every",
+        ):
             value = getattr(self, name)
             _check(value is None or value > 0, f"training.{name}", value, "positive")
         for name in ("weight_decay", "warm_up", "min_lr", "certify"):

@@ -20,7 +20,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import Config
-from .energies import EnergyCurve
 from .history import ENERGY_COLUMNS, History
 from .loaders import Loader, mix
 from .module import GraphTask
@@ -143,6 +142,8 @@ class Keeper(pl.Callback):
             self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=len(self.history) + 1)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, GraphTask)
+        pl_module.watches = len(self.history) % self.config.training.energy_every == 0
         seed_everything(self.config.seed, len(self.history) + 1, trainer.global_rank)
 
     def on_train_batch_end(
@@ -182,8 +183,7 @@ class Keeper(pl.Callback):
         row = {"lr": task.schedule.lr, "train_loss": task.mean_loss(), "val_loss": task.evaluated["loss"]}
         row[f"val_{self.history.metric}"] = task.evaluated["metric"]
         if task.flow[0] is not None:
-            assert isinstance(task.curve, EnergyCurve)
-            row |= {name: getattr(task.curve, name) for name in ENERGY_COLUMNS}
+            row |= {name: getattr(task.curve, name, math.nan) for name in ENERGY_COLUMNS}
         return row
 
     def _save(self, trainer: pl.Trainer, task: GraphTask) -> None:
@@ -206,7 +206,7 @@ class Keeper(pl.Callback):
         self.bar.advance(row)
         if self._writer is not None:
             for name, value in row.items():
-                if name != "epoch":
+                if name != "epoch" and not math.isnan(value):
                     self._writer.add_scalar(name.replace("_", "/", 1), value, epoch)
         if self.on_epoch is not None:
             try:

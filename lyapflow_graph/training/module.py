@@ -37,6 +37,7 @@ class GraphTask(pl.LightningModule):
         self.metric = make_metric(benchmark)
         self.flow = (flow_of(model),)  # in a tuple, so that its weights are not counted twice
         self.schedule: Schedule | None = None
+        self.watches = True  # whether the next validation looks at the energy
         self.curve: EnergyCurve | None = None
         self.evaluated: dict[str, float] = {}  # loss and metric of the last evaluation
         self._sums: list[Tensor] = []
@@ -68,10 +69,11 @@ class GraphTask(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._train_sums, self._sums = self._sums, []
+        self.curve = None
 
     def validation_step(self, batch: Any, index: int) -> None:
         flow = self.flow[0]
-        if index == 0 and flow is not None:
+        if index == 0 and self.watches and flow is not None:
             prediction, self.curve = forward_with_energy(self.model, flow, batch)
         else:
             prediction = self.model(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import matplotlib as mpl
@@ -35,11 +36,13 @@ def draw_run(history: History, folder: Path) -> None:
 
 
 def _draw(axes: Axes, history: History, columns: tuple[str, ...], title: str) -> None:
-    epochs = history.column("epoch")
+    values = []
     for name, colour in zip(columns, LINES, strict=False):
-        marker = "o" if len(epochs) == 1 else None
-        axes.plot(epochs, history.column(name), color=colour, lw=1.4, marker=marker, label=name.replace("_", " "))
-    values = [value for name in columns for value in history.column(name)]
+        pairs = zip(history.column("epoch"), history.column(name), strict=True)
+        known = [(epoch, value) for epoch, value in pairs if not math.isnan(value)]  # not looked at in every epoch
+        values += [value for _, value in known]
+        marker = "o" if len(known) == 1 else None
+        axes.plot(*zip(*known, strict=True), color=colour, lw=1.4, marker=marker, label=name.replace("_", " "))
     if min(values) > 0 and max(values) > 30 * min(values):
         axes.set_yscale("log")
     axes.set(xlabel="epoch", title=title)

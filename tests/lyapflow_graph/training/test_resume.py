@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cosine": {"scheduler": "cosine", "warm_up": 2, "clip": 0.1},
     "plateau": {"scheduler": "plateau", "plateau_patience": 1, "plateau_factor": 0.1},
     "accumulated": {"accumulate": 2, "optimizer": "adam", "weight_decay": 0.1},
-    "bf16": {"precision": "bf16"},
+    "bf16": {"precision": "bf16", "energy_every": 3},
     "64": {"precision": "64", "keep": "last"},
 }
 

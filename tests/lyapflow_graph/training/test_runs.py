@@ -70,6 +70,14 @@ def test_the_folder_of_a_run(run: tuple[Path, Record, Benchmark]) -> None:
     assert all(float(row["energy_last"]) < float(row["energy_first"]) for row in rows)
 
 
+def test_the_energy_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    data = graphs_with_values()
+    train(small(data, energy_every=2), tmp_path, benchmark=data)
+    with open(tmp_path / "metrics.csv") as file:
+        assert [row["rising"] == "nan" for row in csv.DictReader(file)] == [False, True, False, True]
+    assert (tmp_path / "energy.png").exists()
+
+
 def test_tensorboard_has_the_metrics(run: tuple[Path, Record, Benchmark]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

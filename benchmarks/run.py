@@ -14,7 +14,9 @@ from pathlib import Path
 import torch
 from report import Claim, print_table, rounds_argument, show
 
-NAMES = ("fixed_step", "adaptive", "per_system", "compile", "field", "imports", "tango", "memory", "loading")
+NAMES = (
+    "fixed_step", "adaptive", "per_system", "compile", "field", "imports", "tango", "memory", "loading", "epoch",
+)  # fmt: skip
 README = Path(__file__).parents[1] / "README.md"
 MARKS = "<!-- measured by `benchmarks/run.py --readme`; do not edit -->", "<!-- end of measured -->"
 

@@ -1,6 +1,6 @@
 """The entry of the command `lyapflow`.
 
-Exit codes: 0 all well, 1 a certificate that does not hold, 2 wrong input.
+Exit codes: 0 all well, 1 a certificate that does not hold, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations

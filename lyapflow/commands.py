@@ -118,7 +118,7 @@ def run_demo(
     out.print(f"certificates and figures are in {to}/")
 
 
-def _forward(name: str, module: str, about: str) -> None:
+def _forward(name: str, module: str, about: str, attribute: str = "app") -> None:
     """Commands of `lyapflow_graph` are imported when they are called: `lyapflow` works without torch_geometric."""
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -126,10 +126,16 @@ def _forward(name: str, module: str, about: str) -> None:
     def run(context: typer.Context) -> None:
         if importlib.util.find_spec("torch_geometric") is None:
             raise ImportError(f'lyapflow {name} needs torch_geometric: pip install "lyapflow[graph]"')
-        importlib.import_module(module).app(context.args, prog_name=f"lyapflow {name}")
+        getattr(importlib.import_module(module), attribute)(context.args, prog_name=f"lyapflow {name}")
 
 
 _forward("data", "lyapflow_graph.data.commands", "Data sets for graph networks: list, show, import.")
+
+_TRAINING = "lyapflow_graph.training.commands"
+_forward("train", _TRAINING, "Train a model as a TOML file says, and leave its record in a folder.", "train")
+_forward("report", _TRAINING, "Tables over all runs in a folder, beside the figures of the paper.", "report")
+_forward("predict", _TRAINING, "Predict with a trained model, and certify its field on the data.", "predict")
+_forward("export", _TRAINING, "Write a trained model to one file.", "export")
 
 
 def show(certificate: Certificate) -> None:

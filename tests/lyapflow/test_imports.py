@@ -10,8 +10,10 @@ import lyapflow
 import lyapflow_graph
 import lyapflow_graph.data
 from lyapflow import symbolic, testing
+from lyapflow_graph import training
 
 HEAVY = ("torchdiffeq", "sympy", "hypothesis", "matplotlib", "scipy", "rich", "typer", "torch_geometric", "jaxtyping")
+HEAVY += ("lightning", "torchmetrics", "tensorboard", "pyarrow")
 
 
 def modules_after(statement: str) -> set[str]:
@@ -33,7 +35,7 @@ def test_optional_parts_are_reached_by_name() -> None:
 
 def test_every_public_name_has_an_example() -> None:
     """Which runs as a doctest."""
-    for module in (lyapflow, symbolic, testing, lyapflow_graph, lyapflow_graph.data):
+    for module in (lyapflow, symbolic, testing, lyapflow_graph, lyapflow_graph.data, training):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):

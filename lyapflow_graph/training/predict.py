@@ -1,0 +1,163 @@
+"""What a trained model says about data, as a table, with a certificate of its field on that data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from lyapflow import Certificate
+
+from ..data.benchmark import Benchmark
+from ..data.loader import BatchLoader
+from .energies import certificate_of
+from .export import Exported, load_exported
+from .files import write
+from .run import load_benchmark, prepared
+
+Part = Literal["train", "val", "test"]
+Columns = Mapping[str, Tensor | list[str]]
+_IN_ONE_PASS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """What a model says about the nodes or graphs of some data.
+
+    Attributes:
+        table: A row for each: `part`, `graph` (its number in the part), `node` (its number in the graph), and then
+            `class` and `probability_0`, ... for classes, `probability` for yes or no, `value` for regression, numbered
+            where there are several; `label` likewise, where the data has labels.
+        certificate: Of the field on this data; None for a model without an energy.
+
+    >>> import tempfile
+    >>> from lyapflow_graph.training import Predictions
+    >>> found = Predictions(pa.table({"part": ["test"], "graph": [0], "value": [0.5]}), None)
+    >>> found.save(Path(tempfile.mkdtemp(), "out.parquet")).name
+    'out.parquet'
+    """
+
+    table: pa.Table
+    certificate: Certificate | None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table as a Parquet file."""
+        sink = pa.BufferOutputStream()
+        pyarrow.parquet.write_table(self.table, sink)
+        write(Path(path), sink.getvalue().to_pybytes())
+        return Path(path)
+
+
+def predict(
+    run: str | Path,
+    data: str | Benchmark | None = None,
+    *,
+    parts: Iterable[Part] = ("train", "val", "test"),
+    root: str | None = None,
+    samples: int = 64,
+) -> Predictions:
+    """Apply the model of a run to data.
+
+    Args:
+        run: The folder of a run, or a file of `lyapflow export`.
+        data: As :func:`lyapflow_graph.data.load` takes it, or the data itself; by default that of the run. It gets the
+            positional encodings that the model was trained with.
+        parts: Which parts of it.
+        root: The folder of the files; by default that of the run.
+        samples: States sampled for the certificate; 0 for none.
+
+    >>> from lyapflow_graph.training import predict
+    >>> predict("nowhere")
+    Traceback (most recent call last):
+    FileNotFoundError: there is no model nowhere; a run writes it when it has ended
+    """
+    exported, chosen = load_exported(run), tuple(parts)
+    for part in chosen:
+        if part not in get_args(Part):
+            raise ValueError(f"parts must be of {', '.join(get_args(Part))}, got {part!r}")
+    found = _data_of(exported, data, root)
+    _check(exported.benchmark, found)
+    columns: list[Columns] = []
+    for part in chosen:
+        columns += _rows(exported, part, getattr(found, part))
+    table = pa.concat_tables([pa.table({name: _array(value) for name, value in rows.items()}) for rows in columns])
+    table = table.replace_schema_metadata({"benchmark": found.name, "run": exported.config.hash})
+    graphs: Sequence[Data] = next((getattr(found, part) for part in reversed(chosen) if len(getattr(found, part))), [])
+    certificate = certificate_of(exported.model, graphs, samples) if samples and len(graphs) else None
+    return Predictions(table, certificate)
+
+
+def _data_of(exported: Exported, data: str | Benchmark | None, root: str | None) -> Benchmark:
+    if isinstance(data, Benchmark):
+        return prepared(data, exported.config)
+    given = exported.config.data
+    same = data is None or data == given.name
+    # Options belong to the data of the run; other data is taken as it is, with the encodings that the model needs.
+    changed = given if same else dataclasses.replace(given, name=str(data), split=0, options={})
+    changed = dataclasses.replace(changed, root=root or given.root)
+    return prepared(load_benchmark(changed), dataclasses.replace(exported.config, data=changed))
+
+
+def _check(trained: Benchmark, given: Benchmark) -> None:
+    for name in ("task", "in_channels", "edge_dim", "out_channels"):
+        if getattr(trained, name) != getattr(given, name):
+            was, now = getattr(trained, name), getattr(given, name)
+            raise ValueError(f"the model was trained for {name}={was}, but {given.name} has {name}={now}")
+
+
+@torch.no_grad()
+def _rows(exported: Exported, part: str, graphs: Sequence[Data]) -> list[Columns]:
+    found: list[Columns] = []
+    before = 0
+    for batch in BatchLoader(graphs, _IN_ONE_PASS) if len(graphs) else ():
+        output, several = exported.model(batch), getattr(batch, "batch", None) is not None
+        count = int(batch.num_graphs) if several else 1
+        place: dict[str, Tensor | list[str]] = {"part": [part] * len(output)}
+        if exported.benchmark.task == "graph":
+            place["graph"] = before + torch.arange(count)
+        else:
+            graph = batch.batch if several else torch.zeros(len(output), dtype=torch.long)
+            first = batch.ptr if several else torch.zeros(1, dtype=torch.long)
+            place |= {"graph": before + graph, "node": torch.arange(len(output)) - first[graph]}
+        rows = {**place, **_predicted(output, exported.benchmark), **_labels(batch, output)}
+        mask = getattr(batch, "mask", None)
+        found.append(rows if mask is None else {name: _chosen(value, mask) for name, value in rows.items()})
+        before += count
+    return found
+
+
+def _predicted(output: Tensor, benchmark: Benchmark) -> Columns:
+    if benchmark.loss in ("cross_entropy", "weighted_cross_entropy"):
+        shares = output.double().softmax(1)
+        return {"class": output.argmax(1), **{f"probability_{k}": shares[:, k] for k in range(shares.shape[1])}}
+    if benchmark.loss == "binary_cross_entropy":
+        return _numbered("probability", output.double().sigmoid())
+    return _numbered("value", output.double())
+
+
+def _labels(batch: Any, output: Tensor) -> Columns:
+    labels = getattr(batch, "y", None)
+    if labels is None:
+        return {}
+    return _numbered("label", labels.reshape(len(output), -1))
+
+
+def _numbered(name: str, values: Tensor) -> Columns:
+    if values.shape[1] == 1:
+        return {name: values[:, 0]}
+    return {f"{name}_{k}": values[:, k] for k in range(values.shape[1])}
+
+
+def _chosen(values: Tensor | list[str], mask: Tensor) -> Tensor | list[str]:
+    return values[mask] if isinstance(values, Tensor) else values[: int(mask.sum())]
+
+
+def _array(values: Tensor | list[str]) -> pa.Array:
+    return pa.array(values.numpy() if isinstance(values, Tensor) else values)

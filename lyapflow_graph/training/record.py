@@ -1,0 +1,133 @@
+"""What is left of a run: everything that a report needs, as one JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import platform
+import resource
+import sys
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import lyapflow
+
+from ..data.benchmark import Metric
+from .config import Config
+from .files import DamagedError, write
+
+_FORMAT = 1
+_LIBRARIES = ("torch", "torch_geometric", "lightning", "torchmetrics", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A run that has ended.
+
+    Attributes:
+        status: "finished", or "pruned": stopped by the one who asked for it, and not tested.
+        config: The resolved configuration, as tables.
+        hash: Of the configuration without its seed.
+        family: Of the configuration without its seed and split: what is averaged in a report.
+        seed: Of the run.
+        benchmark: The name of the data.
+        metric: What `val` and `test` are.
+        provenance: Where the data is from.
+        parameters: How many the model has.
+        epochs: How many were done.
+        best_epoch: The one with the best validation metric.
+        val: The metric on the validation set at the epoch that is kept.
+        test: The metric on the test set with the same weights; None for a pruned run.
+        test_loss: The loss there.
+        seconds: Wall time, over all resumptions.
+        peak_memory: In bytes: of the device where it is CUDA, else of the process.
+        certificate: What was found of the trained field, in words and as a verdict; None without an energy.
+        versions: Of Python and the libraries.
+        machine: What it ran on.
+
+    >>> from lyapflow_graph.training import Record
+    >>> [field.name for field in dataclasses.fields(Record)][:3]
+    ['status', 'config', 'hash']
+    """
+
+    status: Literal["finished", "pruned"]
+    config: Mapping[str, Any]
+    hash: str
+    family: str
+    seed: int
+    benchmark: str
+    metric: Metric
+    provenance: Mapping[str, Any]
+    parameters: int
+    epochs: int
+    best_epoch: int
+    val: float
+    test: float | None
+    test_loss: float | None
+    seconds: float
+    peak_memory: int
+    certificate: Mapping[str, Any] | None
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+
+    def save(self, folder: Path) -> Path:
+        """Write `record.json`."""
+        path = folder / "record.json"
+        write(path, json.dumps({"format": _FORMAT, **_plain(dataclasses.asdict(self))}, indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Record:
+        """Read the record of a run."""
+        path = Path(folder) / "record.json"
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DamagedError(f"{path} is damaged: {error}") from error
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(read, dict) or read.pop("format", None) != _FORMAT or set(read) != names:
+            raise DamagedError(f"{path} is not a record of format {_FORMAT}")
+        floats = {name for name, hint in typing.get_type_hints(cls).items() if hint in (float, float | None)}
+        for name in floats:  # numbers that JSON does not have are texts there
+            read[name] = None if read[name] is None else float(read[name])
+        return cls(**read)
+
+    @property
+    def configuration(self) -> Config:
+        """The configuration itself."""
+        return Config.from_dict(self.config)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the libraries that decide what a run gives."""
+    found = {"python": platform.python_version(), "lyapflow": lyapflow.__version__}
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}
+
+
+def machine(device: torch.device, processes: int) -> dict[str, Any]:
+    """What a run takes place on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"system": platform.system(), "device": name, "processes": processes, "threads": torch.get_num_threads()}
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most that was in use so far, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(used if sys.platform == "darwin" else 1024 * used)
+
+
+def _plain(value: Any) -> Any:
+    """Without numbers that JSON does not have; they are written as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

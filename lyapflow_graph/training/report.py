@@ -1,0 +1,259 @@
+"""Tables over many runs, from their records alone, beside what the paper reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import statistics
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..data.benchmark import Metric, maximise
+from .files import DamagedError, write
+from .record import Record
+
+_PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
+_NAMES = {
+    "accuracy": "accuracy, %",
+    "weighted_accuracy": "class-averaged recall, %",
+    "roc_auc": "ROC AUC, %",
+    "average_precision": "average precision, %",
+    "mae": "mean absolute error",
+    "log10_mse": "log10 of the mean squared error",
+}
+_HEADER = (
+    "model",
+    "test",
+    "validation",
+    "runs",
+    "paper",
+    "parameters",
+    "epochs",
+    "time",
+    "energy rises",
+    "configuration",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+    """What the paper reports of a benchmark.
+
+    Attributes:
+        title: As it calls it.
+        figures: By the kind of the model, in the units of the paper.
+        same_data: Whether it is the same data, and not one in its likeness.
+    """
+
+    title: str
+    figures: Mapping[str, float]
+    same_data: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Runs that differ in their seeds and splits only.
+
+    Attributes:
+        benchmark: The name of the data.
+        metric: What is averaged.
+        model: What was trained.
+        family: The hash of the configuration.
+        records: Of the runs.
+    """
+
+    benchmark: str
+    metric: Metric
+    model: str
+    family: str
+    records: Sequence[Record]
+
+    def mean(self, name: str) -> float:
+        """The mean of a number of the records, in units of the report."""
+        return self._scale * statistics.fmean(self._values(name))
+
+    def deviation(self, name: str) -> float | None:
+        """The standard deviation over the runs; None for a single one."""
+        values = self._values(name)
+        return self._scale * statistics.stdev(values) if len(values) > 1 else None
+
+    @property
+    def _scale(self) -> float:
+        return 100.0 if self.metric in _PERCENT else 1.0
+
+    def _values(self, name: str) -> list[float]:
+        return [float(getattr(record, name)) for record in self.records]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Tables of runs, one for each benchmark.
+
+    Attributes:
+        rows: Of all tables, the best of each benchmark first.
+        notes: What was left out, and why.
+
+    >>> from lyapflow_graph.training import Report
+    >>> print(Report([], ["runs/3: it has not ended"]).markdown().splitlines()[-1])
+    - runs/3: it has not ended
+    """
+
+    rows: Sequence[Row]
+    notes: Sequence[str]
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        parts = ["# Results", "", _ABOUT, ""]
+        for title, about, cells in self._tables():
+            parts += [f"## {title}", "", about, "", _line(_HEADER), _line(["---"] * len(_HEADER))]
+            parts += [*(_line(row) for row in cells), ""]
+        if self.notes:
+            parts += ["## Left out", "", *(f"- {note}" for note in self.notes), ""]
+        return "\n".join(parts)
+
+    def html(self) -> str:
+        """As one HTML page that needs nothing else."""
+        parts = [_PAGE_HEAD, f"<h1>Results</h1><p>{html.escape(_ABOUT)}</p>"]
+        for title, about, cells in self._tables():
+            head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADER)
+            body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
+            parts.append(f"<h2>{html.escape(title)}</h2><p>{html.escape(about)}</p>")
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        if self.notes:
+            parts.append(
+                "<h2>Left out</h2><ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in self.notes) + "</ul>"
+            )
+        return "\n".join([*parts, "</body></html>", ""])
+
+    def save(self, folder: str | Path) -> tuple[Path, Path]:
+        """Write `report.md` and `report.html`."""
+        paths = Path(folder) / "report.md", Path(folder) / "report.html"
+        write(paths[0], self.markdown())
+        write(paths[1], self.html())
+        return paths
+
+    def _tables(self) -> Iterable[tuple[str, str, list[list[str]]]]:
+        for name in dict.fromkeys(row.benchmark for row in self.rows):
+            rows, paper = [row for row in self.rows if row.benchmark == name], paper_on(name)
+            better = "higher" if maximise(rows[0].metric) else "lower"
+            about = f"{_NAMES[rows[0].metric]}; {better} is better."
+            if paper is not None and not paper.same_data:
+                about += f" The data is in the likeness of the paper's {paper.title}, not the same."
+            title = name if paper is None else f"{paper.title} ({name})"
+            yield title, about, [_cells(row, paper) for row in rows]
+
+
+_ABOUT = (
+    "Mean ± standard deviation over runs that differ in seed and split only. `test` is the metric on the test set with "
+    "the weights that the validation set chose. Written from the records of the runs."
+)
+_PAGE_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Results</title><style>
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #1f2328 }
+table { border-collapse: collapse; margin-bottom: 2em; font-variant-numeric: tabular-nums }
+th, td { padding: .3em .8em; border-bottom: 1px solid #d1d9e0; text-align: right; white-space: nowrap }
+th:first-child, td:first-child { text-align: left }
+</style></head><body>"""
+
+
+def report(folder: str | Path) -> Report:
+    """The tables of all runs below a folder. Runs that have not ended or were pruned are named and left out.
+
+    Args:
+        folder: Which has folders of runs, at any depth.
+
+    >>> import tempfile
+    >>> from lyapflow_graph.training import report
+    >>> report(tempfile.mkdtemp())
+    Traceback (most recent call last):
+    FileNotFoundError: there are no records of runs (record.json) in ...
+    """
+    folder = Path(folder)
+    found: dict[tuple[str, str], list[Record]] = {}
+    notes = []
+    for path in sorted(folder.rglob("config.toml")):
+        where = path.parent.relative_to(folder)
+        try:
+            record = Record.load(path.parent)
+        except FileNotFoundError:
+            notes.append(f"{where}: it has not ended")
+            continue
+        except DamagedError as error:
+            notes.append(str(error))
+            continue
+        if record.status != "finished":
+            notes.append(f"{where}: {record.status} after {record.epochs} epochs")
+            continue
+        found.setdefault((record.benchmark, record.family), []).append(record)
+    if not found:
+        unfinished = f"; {'; '.join(notes)}" if notes else ""
+        raise FileNotFoundError(f"there are no records of runs (record.json) in {folder}{unfinished}")
+    rows = [Row(name, runs[0].metric, label(runs[0]), family, runs) for (name, family), runs in found.items()]
+    return Report(sorted(rows, key=lambda row: (row.benchmark, _rank(row))), notes)
+
+
+def label(record: Record) -> str:
+    """What was trained, in a few words: `tango gatedgcn`, with the ablation if there is one.
+
+    The names of `paper.toml` are of this form.
+    """
+    model = record.config["model"]
+    words = [model["kind"]]
+    if model["kind"] == "tango":
+        words += [model["backbone"], *([model["ablation"]] if model.get("ablation") else [])]
+    return " ".join(words)
+
+
+def paper_on(benchmark: str) -> Paper | None:
+    """What the paper reports of a benchmark, if anything.
+
+    >>> from lyapflow_graph.training.report import paper_on
+    >>> paper_on("minesweeper").figures["tango gatedgcn"]
+    98.32
+    """
+    text = resources.files(__package__).joinpath("paper.toml").read_text(encoding="utf-8")
+    for entry in tomllib.loads(text)["benchmark"]:
+        if benchmark in entry["names"]:
+            return Paper(entry["title"], entry["figures"], benchmark == entry["names"][0])
+    return None
+
+
+def _rank(row: Row) -> float:
+    return -row.mean("test") if maximise(row.metric) else row.mean("test")
+
+
+def _cells(row: Row, paper: Paper | None) -> list[str]:
+    figure = None if paper is None else paper.figures.get(row.model)
+    told = [record.certificate for record in row.records if record.certificate is not None]
+    rises = "-" if not told else f"{sum(not one['holds'] for one in told)} of {len(told)} runs"
+    return [
+        row.model,
+        _spread(row, "test"),
+        _spread(row, "val"),
+        str(len(row.records)),
+        "-" if figure is None else f"{figure:g}",
+        f"{row.records[0].parameters:,}",
+        f"{statistics.fmean(record.epochs for record in row.records):.0f}",
+        _duration(statistics.fmean(record.seconds for record in row.records)),
+        rises,
+        row.family,
+    ]
+
+
+def _spread(row: Row, name: str) -> str:
+    deviation = row.deviation(name)
+    digits = 2 if row.metric in _PERCENT else 4
+    mean = f"{row.mean(name):.{digits}f}"
+    return mean if deviation is None else f"{mean} ± {deviation:.{digits}f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
+
+
+def _line(cells: Iterable[Any]) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"

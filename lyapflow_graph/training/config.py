@@ -96,8 +96,8 @@ class TrainingConfig:
         neighbors: With "neighbor", how many are drawn at each hop.
         clusters: With "cluster", how many the graph is divided into.
         keep: Which weights are tested in the end: "best" on the validation set, or "last".
-        energy_every: Epochs from one look at the energy along the flow to the next, beginning with the first; on one large
-            graph a look costs about a tenth of an epoch.
+        energy_every: Epochs from one look at the energy along the flow to the next, beginning with the first; on one
+            large graph a look costs about a tenth of an epoch.
         certify: States sampled for the certificate of the trained field; 0 for none.
         deterministic: Ask torch for deterministic algorithms, which may be slower on CUDA.
         device: "auto", "cpu" or "cuda".

@@ -44,7 +44,8 @@ def _minesweeper(request: Request, *, size: int = 100, seed: int = 0) -> Benchma
     channel = 1 + around.clamp(max=_COUNTS - 1)
     channel[torch.from_numpy(rng.permutation(cells)[: round(_HIDDEN * cells)])] = 0  # the count is not told
     x = torch.nn.functional.one_hot(channel, 1 + _COUNTS).float()
-    order = torch.from_numpy(np.random.default_rng([seed, request.split]).permutation(cells))
+    # From 1 on: zeros at the end of a seed are ignored, and the mines must not be drawn again.
+    order = torch.from_numpy(np.random.default_rng([seed, request.split + 1]).permutation(cells))
     ends = (0, cells // 2, cells // 2 + cells // 4, cells)
 
     def part(i: int) -> list[Data]:

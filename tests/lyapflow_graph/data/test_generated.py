@@ -297,3 +297,13 @@ def test_wrong_options_are_named(name: str, options: dict[str, Any], message: st
 def test_unknown_options_are_named() -> None:
     with pytest.raises(TypeError, match="barbell has no option 'size'; it has cliques, bridge, graphs, seed"):
         load("barbell", size=3)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("split", [0, 1, 2])
+def test_mines_are_in_every_part_of_a_split(seed: int, split: int) -> None:
+    """A split that is drawn from the random numbers of the mines has them all in one part."""
+    benchmark = load("minesweeper-grid", size=40, seed=seed, split=split)
+    for part in (benchmark.train, benchmark.val, benchmark.test):
+        mines = part[0].y[part[0].mask]
+        assert 0.1 < float(mines.mean()) < 0.3

@@ -6,6 +6,7 @@ al., 2023): trees, grids, cliques and random graphs of 25 to 34 nodes, some of w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args
@@ -90,10 +91,8 @@ def _draw(counts: tuple[int, int, int], seed: int, progress: bool) -> Parts:
 
 
 def _numbers(seed: int) -> Iterator[int]:
-    """One for every graph that is drawn, also for those that are drawn again."""
-    while True:
-        seed += 1
-        yield seed
+    """One for every graph that is drawn, also for those that are drawn again; no two seeds have one in common."""
+    return itertools.count(seed * 2**32 + 1)
 
 
 def graph_with_properties(num_nodes: int, numbers: Iterator[int]) -> Data:

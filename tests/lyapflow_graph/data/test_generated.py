@@ -307,3 +307,10 @@ def test_mines_are_in_every_part_of_a_split(seed: int, split: int) -> None:
     for part in (benchmark.train, benchmark.val, benchmark.test):
         mines = part[0].y[part[0].mask]
         assert 0.1 < float(mines.mean()) < 0.3
+
+
+def test_sets_of_neighbouring_seeds_have_no_graph_in_common() -> None:
+    def features(seed: int) -> set[float]:
+        return {float(graph.x[0, 1]) for graph in load("gpp/sssp", graphs=22, seed=seed).train}
+
+    assert not features(0) & features(1)

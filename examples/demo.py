@@ -161,7 +161,7 @@ def run(name: str, data: Benchmark, training: TrainingConfig, seed: int, folder:
     return Trained(name, folder / kind, record, curves, told["value"].to_pylist(), told["label"].to_pylist())
 
 
-HEADER = ("model", "validation", "test", "parameters", "best epoch", "seconds")
+HEADER = ("model", "validation log10 MSE", "test log10 MSE", "parameters", "best epoch", "seconds")
 
 
 def results(trained: Sequence[Trained], data: Benchmark) -> list[tuple[str, ...]]:
@@ -228,9 +228,10 @@ def explained(found: Mapping[str, Certificate]) -> str:
     count = len(euler.risen)
     return (
         "Along the field itself the energy never grows, since the tangential part is orthogonal to its gradient. "
-        "Forward Euler steps, with which the model was trained, keep that only if they are small: the energy rose on "
-        f"{int(euler.risen.sum())} of {count} graphs. The same field followed by armijo_euler, which shortens a step "
-        f"that would raise the energy: on {int(armijo.risen.sum())} of {count}."
+        f"{len(euler.energy) - 1} forward Euler steps, with which the model was trained, need not keep that: the energy "
+        f"rose on {int(euler.risen.sum())} of {count} graphs. The same field followed for the same time by armijo_euler, "
+        f"which shortens a step that would raise the energy, and took up to {len(armijo.energy) - 1:,}: on "
+        f"{int(armijo.risen.sum())} of {count}."
     )
 
 

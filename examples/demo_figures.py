@@ -21,18 +21,14 @@ def draw_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: Path)
     """The training loss and the validation metric of every model over the epochs."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 3.8), layout="constrained")
-        panels = zip(figure.subplots(1, 2), ("train_loss", "val_log10_mse"), strict=True)
-        for axes, column in panels:
+        titles = {"train_loss": "Training: mean squared error", "val_log10_mse": "Validation: log10 of the same"}
+        for axes, (column, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
             for (name, values), colour in zip(curves.items(), LINES, strict=False):
                 axes.plot(values["epoch"], values[column], color=colour, lw=1.6, label=name)
-            axes.set(xlabel="epoch")
+            axes.set(xlabel="epoch", title=title)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.25)
             axes.legend(loc="upper right")
-            if column == "train_loss":
-                axes.set(title="Training: mean squared error", yscale="log")
-            else:
-                axes.set(title="Validation: log10 of the mean squared error")
         return _saved(figure, path)
 
 

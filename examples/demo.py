@@ -228,10 +228,10 @@ def explained(found: Mapping[str, Certificate]) -> str:
     count = len(euler.risen)
     return (
         "Along the field itself the energy never grows, since the tangential part is orthogonal to its gradient. "
-        f"{len(euler.energy) - 1} forward Euler steps, with which the model was trained, need not keep that: the energy "
-        f"rose on {int(euler.risen.sum())} of {count} graphs. The same field followed for the same time by armijo_euler, "
-        f"which shortens a step that would raise the energy, and took up to {len(armijo.energy) - 1:,}: on "
-        f"{int(armijo.risen.sum())} of {count}."
+        f"{len(euler.energy) - 1} forward Euler steps, with which the model was trained, need not keep that: the "
+        f"energy rose on {int(euler.risen.sum())} of {count} graphs. The same field followed for the same time by "
+        "armijo_euler, which shortens a step that would raise the energy, and took up to "
+        f"{len(armijo.energy) - 1:,}: on {int(armijo.risen.sum())} of {count}."
     )
 
 

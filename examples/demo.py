@@ -168,7 +168,7 @@ def results(trained: Sequence[Trained], data: Benchmark) -> list[tuple[str, ...]
     """The rows of the table, with what the mean label of the training set would give as the first."""
     mean = float(torch.cat([data.train[i].y for i in range(len(data.train))]).double().mean())
     constant = [f"{constant_error(mean, part):.3f}" for part in (data.val, data.test)]
-    rows: list[tuple[str, ...]] = [("the mean label, for comparison", *constant, "1", "-", "-")]
+    rows: list[tuple[str, ...]] = [("the mean label", *constant, "1", "-", "-")]
     for one in trained:
         record = one.record
         numbers = f"{record.val:.3f}", f"{one.test:.3f}", f"{record.parameters:,}", str(record.best_epoch)

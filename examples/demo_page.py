@@ -55,7 +55,7 @@ _HEAD = """<!doctype html>
 <title>{title}</title><style>
 body {{ font: 16px/1.55 system-ui, sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em; color: #1f2328 }}
 table {{ border-collapse: collapse; margin: 1.5em 0; font-variant-numeric: tabular-nums }}
-th, td {{ padding: .35em .9em; border-bottom: 1px solid #d1d9e0; text-align: right }}
+th, td {{ padding: .35em .9em; border-bottom: 1px solid #d1d9e0; text-align: right; white-space: nowrap }}
 th:first-child, td:first-child {{ text-align: left }}
 figure {{ margin: 1em 0 }}
 img {{ max-width: 100% }}

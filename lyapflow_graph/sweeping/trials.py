@@ -96,9 +96,11 @@ class Trials:
             return trial
 
     def give_back(self, trial: Trial) -> None:
-        """Leave a trial to be taken again, as it was when it was claimed."""
+        """Leave a trial to be taken again, as it was when it was claimed; nothing happens to one that is finished."""
         with self._alone():
-            self._again(self.study.get_trials(deepcopy=False)[trial.number], count=False)
+            found = self._storage.get_trial(trial._trial_id)
+            if found.state == TrialState.RUNNING:
+                self._again(found, count=False)
 
     def recover(self) -> list[int]:
         """Make trials whose workers are dead available again; their numbers."""

@@ -14,6 +14,8 @@ import torch
 from filelock import FileLock
 from optuna.trial import Trial, TrialState
 
+from solvers import SolveError
+
 from ..data.benchmark import Benchmark
 from ..training.checkpoint import load_checkpoint
 from ..training.config import Config
@@ -60,9 +62,9 @@ class Worker:
                     return
                 try:
                     self._complete(trial)
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, SystemExit) as stop:  # Lightning makes the latter of a second Ctrl-C
                     self.trials.give_back(trial)
-                    raise
+                    raise KeyboardInterrupt from stop
 
     def _complete(self, trial: Trial) -> None:
         study = self.trials.study
@@ -75,10 +77,11 @@ class Worker:
         except Pruned:
             study.tell(trial, state=TrialState.PRUNED)
             self.say(f"trial {trial.number}: pruned after {trial.user_attrs['epochs']} epochs; {_told(trial)}")
-        except (ConfigError, Diverged, torch.OutOfMemoryError) as error:
-            trial.set_user_attr("failed", str(error))
+        except (ConfigError, Diverged, SolveError, torch.OutOfMemoryError) as error:
+            reason = str(error).splitlines()[0]
+            trial.set_user_attr("failed", reason)
             study.tell(trial, state=TrialState.FAIL)
-            self.say(f"trial {trial.number}: failed, {error}; {_told(trial)}")
+            self.say(f"trial {trial.number}: failed, {reason}; {_told(trial)}")
         else:
             study.tell(trial, value)
             self.say(f"trial {trial.number}: {self.trials.metric} {value:.5g}; {_told(trial)}")

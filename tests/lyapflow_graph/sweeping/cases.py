@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,13 +53,19 @@ class CannotStart(Exception):  # noqa: N818 - a reason to skip a test
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The URL of a database on a server of its own, which ends with this. It refuses to run as root."""
+    # Not in a folder of pytest's, into which other users cannot look.
+    with tempfile.TemporaryDirectory(prefix="lyapflow-postgres-") as folder, _server(Path(folder)) as url:
+        yield url
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
     binaries = [*sorted(Path("/usr/lib/postgresql").glob("*/bin")), *map(Path, os.environ["PATH"].split(":"))]
     found = next((path for path in binaries if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
     if found is None:
         raise CannotStart("there are no programs of PostgreSQL here: initdb and pg_ctl")
-    folder.mkdir(parents=True)
     user, other = _other_user(folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -134,9 +134,7 @@ class Findings:
             f"better; the test set was not looked at. Sampler {search.sampler}, pruner {search.pruner}."
         )
         if self.best is not None:
-            about += (
-                " best.toml is the configuration of the best trial; `lyapflow train best.toml` trains and tests it."
-            )
+            about += " best.toml is the configuration of the best trial, which `lyapflow train` trains and tests."
         return about
 
     def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -74,9 +74,7 @@ class Pool:
             self._bury(connection)
             return
         if kind == "error":
-            raise RuntimeError(
-                f"a worker stopped: {text}. What is done is kept; the same command with --resume goes on"
-            )
+            raise RuntimeError(f"a worker stopped: {text}; all is kept, and the same command with --resume goes on")
         self._died = 0
         self.say(text)
 
@@ -118,18 +116,14 @@ def _work(sweep: Sweep, folder: Path, url: str, connection: Connection, threads:
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(threads)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *rest, **more: connection.send(("line", f"warning: {message}"))
-            trials = Trials(sweep, folder, open_storage(url))
-            worker = Worker(trials, lambda line: connection.send(("line", line)))
-            worker.run(stopped=lambda: connection.poll() or os.getppid() != parent)
-    except KeyboardInterrupt:
-        return
-    except BrokenPipeError:
-        return  # there is nobody left to tell
-    except Exception as error:
-        connection.send(("error", f"{type(error).__name__}: {error}"))
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # of the latter there is nobody left to tell
+        try:
+            with warnings.catch_warnings(), open_storage(url) as storage:
+                warnings.showwarning = lambda message, *rest, **more: connection.send(("line", f"warning: {message}"))
+                worker = Worker(Trials(sweep, folder, storage), lambda line: connection.send(("line", line)))
+                worker.run(stopped=lambda: connection.poll() or os.getppid() != parent)
+        except Exception as error:
+            connection.send(("error", f"{type(error).__name__}: {error}"))
 
 
 def _cores() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import optuna
+from optuna.storages import BaseStorage
 
 from ..data.benchmark import Benchmark
 from ..training.files import write
@@ -67,23 +68,27 @@ def run_sweep(
     _check_folder(sweep, folder, resume)
     data = load_benchmark(sweep.base.data) if benchmark is None else benchmark
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    trials = _open(sweep, folder, url, resume, data)
-    write(folder / "sweep.toml", sweep.to_toml())
-    for number in trials.recover():
-        say(f"trial {number} was cut off; it is tried again")
-    try:
-        if workers == 1:
-            Worker(trials, say, benchmark).run()
-        else:
-            Pool(trials, url, workers, say).run()
-    except KeyboardInterrupt:
-        found = findings_of(trials)
-        found.save(folder)
-        raise Interrupted(
-            f"interrupted; {found.summary()}. All is kept in {folder}; the same command with --resume goes on there"
-        ) from None
+    with open_storage(url) as opened:
+        trials = _trials(sweep, folder, opened, url, resume, data)
+        write(folder / "sweep.toml", sweep.to_toml())
+        for number in trials.recover():
+            say(f"trial {number} was cut off; it is tried again")
+        try:
+            if workers == 1:
+                Worker(trials, say, benchmark).run()
+            else:
+                Pool(trials, url, workers, say).run()
+        except KeyboardInterrupt:
+            found = _saved(trials)
+            raise Interrupted(
+                f"interrupted; {found.summary()}. All is kept in {folder}; the same command with --resume goes on there"
+            ) from None
+        return _saved(trials)
+
+
+def _saved(trials: Trials) -> Findings:
     found = findings_of(trials)
-    found.save(folder)
+    found.save(trials.folder)
     return found
 
 
@@ -97,8 +102,8 @@ def _check_folder(sweep: Sweep, folder: Path, resume: bool) -> None:
         raise ConfigError(f"the sweep in {folder} is another one (there / here): {'; '.join(found)}")
 
 
-def _open(sweep: Sweep, folder: Path, url: str, resume: bool, data: Benchmark) -> Trials:
-    opened, name = open_storage(url), study_name(sweep)
+def _trials(sweep: Sweep, folder: Path, opened: BaseStorage, url: str, resume: bool, data: Benchmark) -> Trials:
+    name = study_name(sweep)
     known = name in optuna.get_all_study_names(opened)
     if known and not resume:
         raise FileExistsError(

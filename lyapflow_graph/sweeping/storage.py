@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from optuna.exceptions import StorageInternalError
@@ -14,16 +16,37 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 _WAIT = 60.0  # seconds for which SQLite waits while another worker writes
 
 
-def open_storage(url: str) -> BaseStorage:
-    """The storage that is named by a URL.
+@contextmanager
+def open_storage(url: str) -> Iterator[BaseStorage]:
+    """The storage that is named by a URL, with its connections closed in the end.
 
     Args:
         url: `sqlite:///PATH`, `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE` or `journal:PATH`.
 
-    >>> open_storage("mongodb://here")
+    >>> with open_storage("mongodb://here"):
+    ...     pass
     Traceback (most recent call last):
     ValueError: storage must be sqlite:///PATH, postgresql+psycopg://USER:PASSWORD@HOST/DATABASE or journal:PATH, ...
     """
+    storage = _opened(url)
+    try:
+        yield storage
+    finally:
+        if isinstance(storage, RDBStorage):
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def shown(url: str) -> str:
+    """A URL without its password.
+
+    >>> shown("postgresql+psycopg://me:secret@host/trials")
+    'postgresql+psycopg://me:***@host/trials'
+    """
+    return url if url.startswith("journal:") else make_url(url).render_as_string(hide_password=True)
+
+
+def _opened(url: str) -> BaseStorage:
     if url.startswith("journal:"):
         path = Path(url.removeprefix("journal:").removeprefix("//")).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,15 +65,6 @@ def open_storage(url: str) -> BaseStorage:
     whole = parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     # A connection may have died while an epoch went on.
     return _relational(whole, {"pool_pre_ping": True, "pool_size": 1})
-
-
-def shown(url: str) -> str:
-    """A URL without its password.
-
-    >>> shown("postgresql+psycopg://me:secret@host/trials")
-    'postgresql+psycopg://me:***@host/trials'
-    """
-    return url if url.startswith("journal:") else make_url(url).render_as_string(hide_password=True)
 
 
 def _relational(url: str, settings: dict[str, object]) -> RDBStorage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ class Trials:
     @contextmanager
     def worker(self) -> Iterator[str]:
         """A name for a worker, which counts as alive as long as this lasts."""
-        name = uuid.uuid4().hex[:12]
+        name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         path = self._lock_of(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path):

@@ -62,18 +62,21 @@ class Worker:
                     return
                 try:
                     self._complete(trial)
-                except (KeyboardInterrupt, SystemExit) as stop:  # Lightning makes the latter of a second Ctrl-C
+                except SystemExit as stop:  # which Lightning makes of a second Ctrl-C
                     self.trials.give_back(trial)
                     raise KeyboardInterrupt from stop
+                except BaseException:
+                    self.trials.give_back(trial)
+                    raise
 
     def _complete(self, trial: Trial) -> None:
         study = self.trials.study
         try:
             value = self._value(trial)
-        except Skipped as reason:
-            trial.set_user_attr("skipped", str(reason))
+        except Skipped as skipped:
+            trial.set_user_attr("skipped", str(skipped))
             study.tell(trial, state=TrialState.PRUNED)
-            self.say(f"trial {trial.number}: skipped, {reason}")
+            self.say(f"trial {trial.number}: skipped, {skipped}; {_told(trial)}")
         except Pruned:
             study.tell(trial, state=TrialState.PRUNED)
             self.say(f"trial {trial.number}: pruned after {trial.user_attrs['epochs']} epochs; {_told(trial)}")

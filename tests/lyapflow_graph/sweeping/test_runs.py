@@ -213,7 +213,8 @@ def test_interrupted_within_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {repr(labels): value for value, labels in values(found).values()} == {
         repr(labels): value for value, labels in values(whole).values()
     }
-    curves = Trials(sweep, tmp_path / "b", open_storage(f"sqlite:///{tmp_path / 'b' / 'sweep.db'}")).all()
+    with open_storage(f"sqlite:///{tmp_path / 'b' / 'sweep.db'}") as storage:
+        curves = Trials(sweep, tmp_path / "b", storage).all()
     assert all(len(trial.intermediate_values) == 4 for trial in curves if trial.value is not None)
 
 
@@ -239,22 +240,23 @@ def test_more_trials_are_the_same_sweep(tmp_path: Path) -> None:
 def test_a_worker_that_is_gone_loses_nothing(tmp_path: Path) -> None:
     """And a trial that takes its worker with it three times is given up."""
     sweep = small({"model.num_steps": STEPS}, Search())
-    trials = Trials(sweep, tmp_path, open_storage(f"sqlite:///{tmp_path / 'sweep.db'}"), "mae")
-    with trials.worker() as alive:
-        held = trials.claim(alive)
-        assert held is not None
-        for attempt in range(3):
-            with trials.worker() as dying:
-                trial = trials.claim(dying)
-                assert trial is not None
-                assert trial.params == {"model.num_steps": 2}
-                assert trials.recover() == []
-                assert trials.claim(dying) is None
-            assert trials.recover() == [trial.number]
-            assert trials.left() == (attempt < 2)
-    states = [(trial.state.name, trial.user_attrs.get("failed")) for trial in trials.all()]
-    assert states[0] == ("RUNNING", None)
-    assert states[-1] == ("FAIL", "its worker was killed 3 times; out of memory?")
+    with open_storage(f"sqlite:///{tmp_path / 'sweep.db'}") as storage:
+        trials = Trials(sweep, tmp_path, storage, "mae")
+        with trials.worker() as alive:
+            held = trials.claim(alive)
+            assert held is not None
+            for attempt in range(3):
+                with trials.worker() as dying:
+                    trial = trials.claim(dying)
+                    assert trial is not None
+                    assert trial.params == {"model.num_steps": 2}
+                    assert trials.recover() == []
+                    assert trials.claim(dying) is None
+                assert trials.recover() == [trial.number]
+                assert trials.left() == (attempt < 2)
+        states = [(trial.state.name, trial.user_attrs.get("failed")) for trial in trials.all()]
+        assert states[0] == ("RUNNING", None)
+        assert states[-1] == ("FAIL", "its worker was killed 3 times; out of memory?")
 
 
 @pytest.mark.usefixtures("quick")

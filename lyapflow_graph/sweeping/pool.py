@@ -39,6 +39,7 @@ class Pool:
     def __init__(self, trials: Trials, url: str, workers: int, say: Say) -> None:
         self.trials, self.url, self.workers, self.say = trials, url, workers, say
         self._running: dict[Connection, BaseProcess] = {}
+        self._begun: set[Connection] = set()
         self._died = 0
 
     def run(self) -> None:
@@ -75,8 +76,11 @@ class Pool:
             return
         if kind == "error":
             raise RuntimeError(f"a worker stopped: {text}; all is kept, and the same command with --resume goes on")
-        self._died = 0
-        self.say(text)
+        if kind == "begun":
+            self._begun.add(connection)
+        else:
+            self._died = 0
+            self.say(text)
 
     def _bury(self, connection: Connection) -> None:
         process = self._running.pop(connection)
@@ -97,7 +101,9 @@ class Pool:
         for connection, process in self._running.items():
             with contextlib.suppress(OSError):
                 connection.send(_STOP)
-            if process.pid is not None and process.is_alive():
+            if connection not in self._begun and not connection.poll():
+                process.kill()  # it has no trial yet, and would not listen
+            elif process.pid is not None and process.is_alive():
                 os.kill(process.pid, signal.SIGINT)
         try:
             for process in self._running.values():
@@ -120,6 +126,7 @@ def _work(sweep: Sweep, folder: Path, url: str, connection: Connection, threads:
         try:
             with warnings.catch_warnings(), open_storage(url) as storage:
                 warnings.showwarning = lambda message, *rest, **more: connection.send(("line", f"warning: {message}"))
+                connection.send(("begun", ""))
                 worker = Worker(Trials(sweep, folder, storage), lambda line: connection.send(("line", line)))
                 worker.run(stopped=lambda: connection.poll() or os.getppid() != parent)
         except Exception as error:

@@ -133,6 +133,7 @@ _forward("data", "lyapflow_graph.data.commands", "Data sets for graph networks: 
 
 _TRAINING = "lyapflow_graph.training.commands"
 _forward("train", _TRAINING, "Train a model as a TOML file says, and leave its record in a folder.", "train")
+_forward("sweep", "lyapflow_graph.sweeping.commands", "Try configurations, and keep the best by the validation set.")
 _forward("report", _TRAINING, "Tables over all runs in a folder, beside the figures of the paper.", "report")
 _forward("predict", _TRAINING, "Predict with a trained model, and certify its field on the data.", "predict")
 _forward("export", _TRAINING, "Write a trained model to one file.", "export")

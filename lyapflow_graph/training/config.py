@@ -230,16 +230,21 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     >>> load_config(file, ["model.num_steps=16", "training.clip=none"]).model.options["num_steps"]
     16
     """
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    tables = read_toml(path)
     for override in overrides:
-        _override(tables, override)
+        set_text(tables, override)
     try:
         return Config.from_dict(tables)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -288,27 +293,37 @@ def _read(cls: Any, prefix: str, given: Mapping[str, Any]) -> Any:
     return cls(**_values(cls, prefix, given))
 
 
-def _override(tables: dict[str, Any], text: str) -> None:
+def set_text(tables: dict[str, Any], text: str) -> None:
+    """Set a key of the tables of a configuration as the command line has it: `model.num_steps=16`."""
     key, equals, value = text.partition("=")
-    path = key.strip().split(".")
-    if not equals or "" in path:
+    key = key.strip()
+    if not equals or "" in key.split("."):
         raise ConfigError(f"a setting is given as table.key=value, got {text!r}")
-    table = tables
-    for name in path[:-1]:
-        table = table.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{key}: {name} is not a table")
-    table[path[-1]] = from_text(key, value.strip(), _hint(tables, path))
+    table, last = _place(tables, key)
+    table[last] = from_text(key, value.strip(), hint_of(tables, key))
 
 
-def _hint(tables: Mapping[str, Any], path: list[str]) -> Any:
+def set_value(tables: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key of the tables of a configuration.
+
+    >>> tables = {"data": {"name": "zinc"}}
+    >>> set_value(tables, "model.num_steps", 16)
+    >>> tables
+    {'data': {'name': 'zinc'}, 'model': {'num_steps': 16}}
+    """
+    table, last = _place(tables, key)
+    table[last] = value
+
+
+def hint_of(tables: Mapping[str, Any], key: str) -> Any:
     """The type of a key; anything for one that is not known, which is refused later with all others."""
+    path = key.split(".")
     if path == ["seed"]:
         return int
     classes: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig}
     check_names("", path[:1], [*classes, "seed"])
     if path[0] == "seed":
-        raise ConfigError(f"{'.'.join(path)}: seed is not a table")
+        raise ConfigError(f"{key}: seed is not a table")
     if len(path) == 1:
         return Mapping
     hint = typing.get_type_hints(classes[path[0]]).get(path[1])
@@ -319,6 +334,17 @@ def _hint(tables: Mapping[str, Any], path: list[str]) -> Any:
     if len(path) > 2:
         return int if path[:2] == ["data", "pe"] else Any
     return Any if hint is None else hint
+
+
+def _place(tables: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """The table that a key belongs to, made if it is not there, and the last part of the key."""
+    *path, last = key.split(".")
+    table = tables
+    for name in path:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{key}: {name} is not a table")
+    return table, last
 
 
 def _check(good: bool, key: str, value: Any, wanted: str) -> None:

@@ -6,8 +6,8 @@ has the loss that one process would compute, not a mean of means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -122,11 +122,11 @@ def make_metric(benchmark: Benchmark) -> torchmetrics.Metric:
     return MeanError(benchmark.metric, benchmark.loss)
 
 
-def check_labels(benchmark: Benchmark) -> None:
+def check_labels(benchmark: Benchmark, parts: Sequence[Literal["val", "test"]] = ("val", "test")) -> None:
     """That the metric is defined on the validation and test sets: a ranking needs a yes, and ROC AUC a no as well."""
     if benchmark.metric not in ("roc_auc", "average_precision") or benchmark.out_channels != 1:
         return
-    for name in ("val", "test"):
+    for name in parts:
         graphs = getattr(benchmark, name)
         seen = [judged(graphs[i].y.float(), graphs[i]).target for i in range(len(graphs))]
         shares = torch.cat(seen).double().mean() if seen else torch.zeros(())

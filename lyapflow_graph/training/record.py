@@ -31,7 +31,8 @@ class Record:
     """A run that has ended.
 
     Attributes:
-        status: "finished", or "pruned": stopped by the one who asked for it, and not tested.
+        status: "finished"; "untested": finished, but the test set was not to be looked at, as in a sweep; or "pruned":
+            stopped by the one who asked for it, and not tested.
         config: The resolved configuration, as tables.
         hash: Of the configuration without its seed.
         family: Of the configuration without its seed and split: what is averaged in a report.
@@ -43,7 +44,7 @@ class Record:
         epochs: How many were done.
         best_epoch: The one with the best validation metric.
         val: The metric on the validation set at the epoch that is kept.
-        test: The metric on the test set with the same weights; None for a pruned run.
+        test: The metric on the test set with the same weights; None for a run that was not tested.
         test_loss: The loss there.
         seconds: Wall time, over all resumptions.
         peak_memory: In bytes: of the device where it is CUDA, else of the process.
@@ -56,7 +57,7 @@ class Record:
     ['status', 'config', 'hash']
     """
 
-    status: Literal["finished", "pruned"]
+    status: Literal["finished", "untested", "pruned"]
     config: Mapping[str, Any]
     hash: str
     family: str

@@ -9,10 +9,10 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from ..data.benchmark import Metric, maximise
 from .files import DamagedError, write
+from .pages import html_page, html_table, markdown_table
 from .record import Record
 
 _PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
@@ -108,25 +108,22 @@ class Report:
         """As Markdown."""
         parts = ["# Results", "", _ABOUT, ""]
         for title, about, cells in self._tables():
-            parts += [f"## {title}", "", about, "", _line(_HEADER), _line(["---"] * len(_HEADER))]
-            parts += [*(_line(row) for row in cells), ""]
+            parts += [f"## {title}", "", about, "", *markdown_table(_HEADER, cells), ""]
         if self.notes:
             parts += ["## Left out", "", *(f"- {note}" for note in self.notes), ""]
         return "\n".join(parts)
 
     def html(self) -> str:
         """As one HTML page that needs nothing else."""
-        parts = [_PAGE_HEAD, f"<h1>Results</h1><p>{html.escape(_ABOUT)}</p>"]
+        parts = [f"<h1>Results</h1><p>{html.escape(_ABOUT)}</p>"]
         for title, about, cells in self._tables():
-            head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADER)
-            body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
             parts.append(f"<h2>{html.escape(title)}</h2><p>{html.escape(about)}</p>")
-            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+            parts.append(html_table(_HEADER, cells))
         if self.notes:
             parts.append(
                 "<h2>Left out</h2><ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in self.notes) + "</ul>"
             )
-        return "\n".join([*parts, "</body></html>", ""])
+        return html_page("Results", parts)
 
     def save(self, folder: str | Path) -> tuple[Path, Path]:
         """Write `report.md` and `report.html`."""
@@ -150,13 +147,6 @@ _ABOUT = (
     "Mean ± standard deviation over runs that differ in seed and split only. `test` is the metric on the test set with "
     "the weights that the validation set chose. Written from the records of the runs."
 )
-_PAGE_HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Results</title><style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #1f2328 }
-table { border-collapse: collapse; margin-bottom: 2em; font-variant-numeric: tabular-nums }
-th, td { padding: .3em .8em; border-bottom: 1px solid #d1d9e0; text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
-</style></head><body>"""
 
 
 def report(folder: str | Path) -> Report:
@@ -253,7 +243,3 @@ def _spread(row: Row, name: str) -> str:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
-
-
-def _line(cells: Iterable[Any]) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"

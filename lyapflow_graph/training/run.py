@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
@@ -54,6 +54,7 @@ def train(
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
     benchmark: Benchmark | None = None,
+    test: bool = True,
     figures: bool = True,
     progress: bool = True,
 ) -> Record:
@@ -70,6 +71,8 @@ def train(
         on_epoch: Called after every epoch with its number and its metrics. If it raises :class:`Pruned`, the run ends
             there, without a test.
         benchmark: The data, where it is at hand; by default it is loaded as the configuration says.
+        test: Whether to look at the test set. If not, it is taken away before anything is done, and the record says
+            "untested"; with `resume` the test can be made later.
         figures: Whether to draw the curves of the run in the end.
         progress: Show a progress bar, on a terminal.
 
@@ -89,31 +92,45 @@ def train(
     folder, rank = Path(folder), int(os.environ.get("RANK", 0))
     if resume and (folder / "record.json").exists():
         _check_same(config, folder)
-        return Record.load(folder)
+        record = Record.load(folder)
+        if not (test and record.status == "untested"):
+            return record
     if rank == 0:
         _check_folder(config, folder, resume)
     with _settled(), isolate_rng():
-        data = prepared(load_benchmark(config.data) if benchmark is None else benchmark, config)
-        return _Run(config, folder, data, resume, on_epoch, progress and rank == 0).complete(figures)
+        data = load_benchmark(config.data) if benchmark is None else benchmark
+        data = prepared(data if test else dataclasses.replace(data, test=()), config)
+        return _Run(config, folder, data, resume, test, on_epoch, progress and rank == 0).complete(figures)
 
 
 class _Run:
     """The parts of a run: set up, trained, tested, written down."""
 
     def __init__(
-        self, config: Config, folder: Path, data: Benchmark, resume: bool, on_epoch: OnEpoch | None, progress: bool
+        self,
+        config: Config,
+        folder: Path,
+        data: Benchmark,
+        resume: bool,
+        test: bool,
+        on_epoch: OnEpoch | None,
+        progress: bool,
     ) -> None:
         self.config, self.folder, self.data = config, folder, data
         self.shard = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        check_labels(data)
+        self.judged: tuple[Literal["val", "test"], ...] = ("val", "test") if test else ("val",)
+        check_labels(data, self.judged)
         seed_everything(config.seed)
         self.model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, data)
         self.model.to(torch.float64 if config.training.precision == "64" else torch.float32)
         train = make_loader(data.train, config.training, config.seed, True, self.shard)
-        self.loaders = (
+        self.loaders = [
             train,
-            *(make_loader(part, config.training, config.seed, False, self.shard) for part in (data.val, data.test)),
-        )
+            *(
+                make_loader(getattr(data, part), config.training, config.seed, False, self.shard)
+                for part in self.judged
+            ),
+        ]
         checkpoint = load_checkpoint(folder) if resume and folder.exists() else None
         self.history = History(data.metric, flow_of(self.model) is not None)
         if checkpoint is not None:
@@ -141,6 +158,8 @@ class _Run:
             return self._record(None, figures)
         if self.config.training.keep == "best":
             self.model.load_state_dict(dict(self.keeper.best))
+        if "test" not in self.judged:
+            return self._record(None, figures)
         seed_everything(self.config.seed, self.config.training.epochs + 1)
         self.trainer.test(self.task, self.loaders[2], verbose=False)
         return self._record(self.task.evaluated, figures)
@@ -162,7 +181,7 @@ class _Run:
         config, history, device = self.config, self.history, self.trainer.strategy.root_device
         kept = history.best_epoch if config.training.keep == "best" else len(history)
         record = Record(
-            status="pruned" if tested is None else "finished",
+            status="pruned" if self.keeper.pruned else "untested" if tested is None else "finished",
             config=config.to_dict(),
             hash=config.hash,
             family=config.family,
@@ -187,7 +206,7 @@ class _Run:
     def _write(self, record: Record, figures: bool) -> Record:
         """Everything that belongs to the end of a run; the record comes last and says that all is there."""
         self.history.save(self.folder / "metrics.csv")
-        if record.status == "finished":
+        if record.status != "pruned":
             export_model(self.folder / "model.pt", self.model, self.config, self.data)
             record = self._certify(record, figures)
             if figures:

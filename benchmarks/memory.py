@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -40,8 +41,8 @@ def training_step(case: str, backend: str, options: dict[str, Any]) -> int:
 
 
 def in_a_process(case: str, backend: str = "auto", **options: Any) -> int:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(training_step, (case, backend, options))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(training_step, case, backend, options).result()
 
 
 def measure(rounds: int) -> list[Claim]:

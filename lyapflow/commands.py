@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from .certificate import Certificate
 from .certify import certify
 from .demo import demo_field, demo_starts
 from .flow import Flow
+from .importing import import_object
 
 app = typer.Typer(
     name="lyapflow",
@@ -184,19 +184,7 @@ def load_object(path: str) -> Any:
     >>> load_object("lyapflow:DoubleWell")
     DoubleWell(barrier=0.25, width=1.0)
     """
-    module_name, _, names = path.partition(":")
-    if not module_name or not names:
-        raise ValueError(f"a field is named as module:object, got {path!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # modules beside the one who calls, as with python -m
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"cannot import {module_name!r}: {error}") from error
-    for name in names.split("."):
-        if not hasattr(found, name):
-            raise AttributeError(f"{module_name!r} has no object {names!r}")
-        found = getattr(found, name)
+    found = import_object(path, "a field")
     is_field = callable(getattr(found, "energy", None)) or isinstance(found, Flow)
     if inspect.isclass(found) or (inspect.isroutine(found) and not is_field):
         try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+
+from lyapflow.importing import import_object
 
 from .benchmark import Benchmark, Loss, Metric
 from .errors import DamagedDataError
@@ -104,7 +104,7 @@ def from_object(path: str, split: int, options: dict[str, Any]) -> Benchmark:
 
     A callable gets the options that it has arguments for; the others are :class:`Choices`.
     """
-    found = _imported(path)
+    found = import_object(path, "data")
     if callable(found) and not isinstance(found, Data):  # which is callable, for other reasons
         found, options = _called(path, found, options)
     choices = Choices.of(path, options)
@@ -127,21 +127,6 @@ def _called(path: str, make: Any, options: dict[str, Any]) -> tuple[Any, dict[st
     except TypeError as error:
         raise TypeError(f"{path} cannot be called with {own or 'no arguments'}: {error}") from None
     return make(**own), {name: value for name, value in options.items() if name not in own}
-
-
-def _imported(path: str) -> Any:
-    module, _, names = path.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # modules beside the one who calls, as with python -m
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"cannot import {module!r}: {error}") from error
-    for name in names.split("."):
-        if not hasattr(found, name):
-            raise AttributeError(f"{module!r} has no object {names!r}")
-        found = getattr(found, name)
-    return found
 
 
 def _clean(graphs: Iterable[Any]) -> GraphSet:

@@ -2,7 +2,7 @@
 
    A step of training gives back all that it had, and the next one asks for the same. The system's allocator returns large
    blocks to the operating system at once, which then fills every page with zeros again when it is first touched: a
-   third of a step's time on large graphs. A Block is an object with Python's buffer interface. torch makes a tensor on
+   tenth of a step's time and more on large graphs. A Block is an object with Python's buffer interface. torch makes a tensor on
    it that keeps it alive, and when it goes its memory is kept for the next one of about its size.
 
    What is kept and what is in use is never more than was in use at once: a free block goes back to the system when

@@ -310,12 +310,13 @@ def _like(x: Tensor) -> Tensor:
 
 def held() -> tuple[int, int]:
     """Bytes of such memory in use, and bytes that are free to be used again."""
-    return _cpu.held()
+    return _cpu.held() if available else (0, 0)
 
 
 def release() -> None:
     """Give the free ones back to the system."""
-    _cpu.release()
+    if available:
+        _cpu.release()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -259,7 +259,10 @@ def test_a_model_trains_alike_with_libraries(backend: Any, monkeypatch: pytest.M
 def test_without_compiled_kernels_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = losses("reference", 3)
     monkeypatch.setattr(cpu, "available", False)
+    monkeypatch.setattr(cpu, "_cpu", None)
     assert losses("auto", 3) == wanted
+    cpu.release()
+    assert cpu.held() == (0, 0)
 
 
 @pytest.mark.parametrize("backend", ["auto", *LIBRARIES])

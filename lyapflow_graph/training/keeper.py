@@ -16,6 +16,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils.tensorboard import SummaryWriter
 
 from .checkpoint import Checkpoint, save_checkpoint
@@ -39,7 +40,7 @@ class Pruned(Exception):  # noqa: N818 - it is no error
 
 
 class Diverged(RuntimeError):  # noqa: N818 - the loss has diverged
-    """The loss is no number any more.
+    """The gradient or the loss is no number any more.
 
     >>> from lyapflow_graph.training import Diverged
     >>> issubclass(Diverged, RuntimeError)
@@ -146,6 +147,16 @@ class Keeper(pl.Callback):
         pl_module.watches = len(self.history) % self.config.training.energy_every == 0
         seed_everything(self.config.seed, len(self.history) + 1, trainer.global_rank)
 
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        # A step along such a gradient would leave no weight a number. With 16 bit these are skipped by the scaling.
+        if self.config.training.precision == "16":
+            return
+        gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
+        if not bool(torch.isfinite(torch.nn.utils.get_total_norm(gradients))):
+            raise self._diverged("the gradient is not finite", len(self.history) + 1)
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -158,10 +169,7 @@ class Keeper(pl.Callback):
         self.history.append(self._row(pl_module))
         row, epoch = self.history[-1], len(self.history)
         if not math.isfinite(row["train_loss"]):
-            raise Diverged(
-                f"the training loss is {row['train_loss']} in epoch {epoch}; lower training.lr, set training.clip, or "
-                "give the flow smaller steps"
-            )
+            raise self._diverged(f"the training loss is {row['train_loss']}", epoch)
         if self.history.best_epoch == epoch:
             self.best = {name: value.detach().cpu().clone() for name, value in pl_module.model.state_dict().items()}
         pl_module.schedule.step(row["val_loss"])
@@ -170,6 +178,12 @@ class Keeper(pl.Callback):
             self._save(trainer, pl_module)
         self._tell(epoch, row)
         trainer.should_stop = trainer.should_stop or self.is_over or self.pruned or pl_module.schedule.is_over
+
+    @staticmethod
+    def _diverged(what: str, epoch: int) -> Diverged:
+        return Diverged(
+            f"{what} in epoch {epoch}; lower training.lr, set training.clip, or give the flow smaller steps"
+        )
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self._writer is not None:

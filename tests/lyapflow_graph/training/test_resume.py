@@ -274,6 +274,15 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path) is None
 
 
+def test_a_gradient_that_is_no_number(tmp_path: Path) -> None:
+    """It stops the run before a step, which would leave weights that are none either."""
+    data = dataclasses.replace(graphs_with_values(), loss="mse")
+    data.train[3].y[:] = float("inf")
+    with pytest.raises(Diverged, match=r"the gradient is not finite in epoch 1; lower training.lr"):
+        train(small(data), tmp_path, benchmark=data)
+    assert load_checkpoint(tmp_path) is None
+
+
 # -- kill -9 ----------------------------------------------------------------------------------------------------------
 
 

@@ -154,7 +154,10 @@ class PooledCoefficient(Coefficient):
         pool: "mean" or "sum". The sum grows with the graph: on large ones a sigmoid saturates, and a coefficient of
             any sign explodes.
         act: The activation of the perceptron.
-        gain: Multiplies the initial weights of its last layer. A small one lets training start from small values.
+        gain: Multiplies the initial weights of its last layer. A small one lets training start near one value for all
+            graphs.
+        start: The initial bias of the last layer: about the value that training starts from, before the sigmoid if
+            there is one. None draws it like the weights.
         systems: The graphs, a :class:`GraphBatch`; or give them by `over(graphs)`.
 
     >>> import torch
@@ -173,6 +176,7 @@ class PooledCoefficient(Coefficient):
         pool: Literal["mean", "sum"] = "mean",
         act: str = "silu",
         gain: float = 1.0,
+        start: float | None = None,
         systems: Systems | None = None,
     ) -> None:
         super().__init__(systems)
@@ -181,7 +185,7 @@ class PooledCoefficient(Coefficient):
         if pool not in ("mean", "sum"):
             raise ValueError(f'pool must be "mean" or "sum", got {pool!r}')
         self.head = MLP(channels, channels, 1, act)
-        self.within, self.pool, self.gain = within, pool, gain
+        self.within, self.pool, self.gain, self.start = within, pool, gain, start
         self._start_small()
 
     def reset_parameters(self) -> None:
@@ -195,6 +199,8 @@ class PooledCoefficient(Coefficient):
         with torch.no_grad():
             for parameter in self.head[-1].parameters():
                 parameter.mul_(self.gain)
+            if self.start is not None:
+                self.head[-1].bias.fill_(self.start)
 
     def forward(self, h: Tensor, features: Tensor) -> PerSystem:  # type: ignore[override]
         value = self.head(graphs_of(self).pool(features, self.pool)).squeeze(-1)

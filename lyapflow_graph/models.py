@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
+import torch
 from torch import Tensor, nn
 
 from lyapflow import LyapunovField
@@ -18,6 +19,7 @@ from .encoders import CategoricalEncoder, PositionalEncoder
 from .tango import TangoConv
 
 Task = Literal["node", "graph"]
+ReadoutPool = Literal["mean", "sum", "max", "all"]
 Encodings = Mapping[str, Tensor]
 
 
@@ -39,7 +41,8 @@ class GraphModel(nn.Module, ABC):
             `{"random_walk_pe": 20}`. They are added to the encoded features.
         act: The activation of the readout.
         dropout: After the encoder and in the readout, in training mode.
-        readout_pool: "mean", "sum" or "max" of the nodes of a graph, where the task is "graph".
+        readout_pool: "mean", "sum" or "max" of the nodes of a graph, or "all" three side by side, where the task is
+            "graph".
 
     >>> import torch
     >>> from torch_geometric.data import Data
@@ -61,16 +64,16 @@ class GraphModel(nn.Module, ABC):
         pe: Mapping[str, int] | None,
         act: str,
         dropout: float,
-        readout_pool: Pool,
+        readout_pool: ReadoutPool,
     ) -> None:
         super().__init__()
         if task not in ("node", "graph"):
             raise ValueError(f'task must be "node" or "graph", got {task!r}')
-        if readout_pool not in ("mean", "sum", "max"):
-            raise ValueError(f'readout_pool must be "mean", "sum" or "max", got {readout_pool!r}')
+        if readout_pool not in get_args(ReadoutPool):
+            raise ValueError(f'readout_pool must be "mean", "sum", "max" or "all", got {readout_pool!r}')
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.task: Task = task
-        self.readout_pool: Pool = readout_pool
+        self.readout_pool: ReadoutPool = readout_pool
         self.node_encoder: nn.Module = (
             nn.Linear(in_channels, hidden_channels)
             if isinstance(in_channels, int)
@@ -83,8 +86,10 @@ class GraphModel(nn.Module, ABC):
         self.pe_encoders = nn.ModuleList(encoders)
         self.dropout = nn.Dropout(dropout)
         self.body = body
+        self._pools = get_args(Pool) if readout_pool == "all" else (readout_pool,)
+        width = hidden_channels * len(self._pools) if task == "graph" else hidden_channels
         self.readout = nn.Sequential(
-            nn.Linear(hidden_channels, hidden_channels),
+            nn.Linear(width, hidden_channels),
             activation_named(act),
             nn.Dropout(dropout),
             nn.Linear(hidden_channels, out_channels),
@@ -114,8 +119,13 @@ class GraphModel(nn.Module, ABC):
             batch_size: How many graphs there are, by default as many as `batch` names.
         """
         h, graphs = self.encode(x, edge_index, edge_attr, batch, pe, batch_size)
-        h = self.body(h, graphs)
-        return self.readout(h if self.task == "node" else graphs.pool(h, self.readout_pool))
+        return self.decode(self.body(h, graphs), graphs)
+
+    def decode(self, h: Tensor, graphs: GraphBatch) -> Tensor:
+        """What is said of nodes or graphs, from the features that the body gives."""
+        if self.task == "graph":
+            h = torch.cat([graphs.pool(h, how) for how in self._pools], dim=1)
+        return self.readout(h)
 
     def encode(
         self,
@@ -182,7 +192,7 @@ class GraphNet(GraphModel):
         pe: Positional encodings and their widths, as `{"random_walk_pe": 20}`.
         act: The activation of the readout.
         dropout: After the encoder and in the readout.
-        readout_pool: "mean", "sum" or "max" of the nodes of a graph.
+        readout_pool: "mean", "sum" or "max" of the nodes of a graph, or "all" three side by side.
 
     >>> import torch
     >>> from lyapflow_graph import GatedGCN, GraphNet
@@ -203,7 +213,7 @@ class GraphNet(GraphModel):
         pe: Mapping[str, int] | None = None,
         act: str = "silu",
         dropout: float = 0.0,
-        readout_pool: Pool = "mean",
+        readout_pool: ReadoutPool = "mean",
     ) -> None:
         super().__init__(
             in_channels, hidden_channels, out_channels, body, task, edge_dim, pe, act, dropout, readout_pool
@@ -230,7 +240,8 @@ class Tango(GraphModel):
         share_weights: Whether all steps have the same weights. Without, every step has an energy of its own, that of
             one step says nothing about the next, and the flow as a whole has none: no certificate, no `field`.
         dropout: After the encoder, in the network of the tangent, and in the readout; not in the energy.
-        readout_pool: "mean", "sum" or "max" of the nodes of a graph, where the task is "graph".
+        readout_pool: "mean", "sum" or "max" of the nodes of a graph, or "all" three side by side, where the task is
+            "graph".
         act: The activation of the flow and of the readout.
         flow: Any other argument of :class:`TangoConv`: `num_layers`, `norm`, `tangent_act`, `reduction`, `pool`,
             `granularity`, `ablation`, `method`, `checkpoint`, `backbone_options`.
@@ -264,7 +275,7 @@ class Tango(GraphModel):
         share_weights: bool = True,
         act: str = "silu",
         dropout: float = 0.0,
-        readout_pool: Pool = "mean",
+        readout_pool: ReadoutPool = "mean",
         **flow: Any,
     ) -> None:
         width = edge_dim if edge_dim is None or isinstance(edge_dim, int) else hidden_channels

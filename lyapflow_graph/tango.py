@@ -55,6 +55,8 @@ class TangoConv(DynamicsConv):
         pool: "mean" or "sum" of the features that alpha and beta are made from.
         granularity: "graph" for a direction orthogonal to the gradient in every graph; "node" for one that is so at
             every node, which implies the former.
+        beta_start: About what beta is for every graph when training starts: how much of the tangent there is. None draws
+            it, near 0, and of either sign.
         ablation: None, or "non-energy" (the features of the energy's network take the place of its gradient),
             "non-tangent" (the direction is not made orthogonal), "gradient-flow" (there is no tangent). The first two
             promise nothing.
@@ -90,6 +92,7 @@ class TangoConv(DynamicsConv):
         reduction: Reduction = "sum",
         pool: Literal["mean", "sum"] = "mean",
         granularity: Literal["graph", "node"] = "graph",
+        beta_start: float | None = None,
         ablation: Ablation | None = None,
         method: str | Method = "euler",
         checkpoint: bool = False,
@@ -114,7 +117,7 @@ class TangoConv(DynamicsConv):
         if ablation != "gradient-flow":
             gnn = make_backbone(tangent_gnn, channels, num_layers, edge_dim, dropout=dropout, **options)
             self.tangent = GraphTangent(gnn, tangent_act)
-            self.beta = PooledCoefficient(channels, "real", pool, act, gain=_BETA_GAIN)
+            self.beta = PooledCoefficient(channels, "real", pool, act, gain=_BETA_GAIN, start=beta_start)
         self.granularity, self.ablation = granularity, ablation
 
     def on(self, graphs: GraphBatch) -> LyapunovField:

@@ -74,7 +74,7 @@ def forward_with_energy(model: GraphModel, flow: DynamicsConv, data: Any) -> tup
     h, graphs = model.encode(data)
     solution = flow.solve(h, graphs, saveat="steps")
     h = flow.read(solution.y1)
-    output = model.readout(h if model.task == "node" else graphs.pool(h, model.readout_pool))
+    output = model.decode(h, graphs)
     return output, EnergyCurve.of(solution.energy, flow.num_steps * flow.step_size)
 
 

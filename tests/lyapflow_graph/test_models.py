@@ -224,6 +224,17 @@ def test_the_field_of_a_model_keeps_its_promises(edge_dim: Any) -> None:
     check_field(model.field(batch), torch.randn(12, 4), max_examples=2)
 
 
+def test_the_readout_of_all_pools_has_them_side_by_side() -> None:
+    batch = batch_of_rings()
+    model = Tango(5, 8, 2, task="graph", readout_pool="all", num_steps=1)
+    h, graphs = model.encode(batch)
+    h = model.body(h, graphs)
+    parts = [h[batch.batch == i] for i in range(3)]
+    pooled = torch.stack([torch.cat([part.sum(0), part.mean(0), part.amax(0)]) for part in parts])
+    torch.testing.assert_close(model(batch), model.readout(pooled))
+    assert Tango(5, 8, 2, task="node", readout_pool="all")(batch).shape == (12, 2)
+
+
 @pytest.mark.parametrize("readout_pool", ["mean", "sum", "max"])
 def test_the_readout_pools_the_nodes_of_each_graph(readout_pool: Any) -> None:
     batch = batch_of_rings()
@@ -423,7 +434,7 @@ def test_wrong_categories_are_named() -> None:
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(ValueError, match='task must be "node" or "graph"'):
         Tango(5, 8, 2, task="edge")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match='readout_pool must be "mean", "sum" or "max"'):
+    with pytest.raises(ValueError, match='readout_pool must be "mean", "sum", "max" or "all"'):
         Tango(5, 8, 2, readout_pool="last")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown backbone"):
         Tango(5, 8, 2, backbone="mlp")

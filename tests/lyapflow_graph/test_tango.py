@@ -473,6 +473,15 @@ def test_with_the_sum_the_gradient_does_not_fall_with_the_size_of_the_graph() ->
             assert torch.allclose(one, other, rtol=1e-12) is same
 
 
+def test_beta_starts_where_it_is_told() -> None:
+    x, edge_index = torch.randn(5, 8), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
+    conv = TangoConv(8, beta_start=2.0)
+    for _ in range(2):
+        beta = conv.field(edge_index).parts(0.0, x).beta.detach()
+        assert abs(float(beta) - 2.0) < 0.2
+        conv.reset_parameters()
+
+
 def test_beta_starts_small() -> None:
     """Trap 16: its size is unbounded, and multiplies a direction that is not small."""
     torch.manual_seed(0)

@@ -120,12 +120,15 @@ def _check_fit_for_energy(gnn: Backbone) -> None:
 
 @final
 class GraphTangent(Tangent):
-    r"""A learned direction on graphs, :math:`M = \mathrm{act}(\mathrm{GNN}(H))`; its features are the direction itself.
+    r"""A learned direction on graphs, :math:`M = \mathrm{act}(\mathrm{GNN}(H))`, or :math:`W M + b` with a linear map;
+    its features are the direction itself.
 
     Args:
         gnn: The graph network.
         act: The activation after it. After ReLU no entry of the direction could be negative: "identity" and "tanh"
             let it point anywhere.
+        linear: Whether a linear map comes last. A network that adds what comes in has the state itself as part of its
+            direction, and one that does not ends with an activation that is hardly ever negative; the map undoes either.
         systems: The graphs, a :class:`GraphBatch`; or give them by `over(graphs)`.
 
     >>> import torch
@@ -135,13 +138,17 @@ class GraphTangent(Tangent):
     torch.Size([3, 4])
     """
 
-    def __init__(self, gnn: Backbone, act: str = "identity", systems: Systems | None = None) -> None:
+    def __init__(
+        self, gnn: Backbone, act: str = "identity", linear: bool = False, systems: Systems | None = None
+    ) -> None:
         super().__init__(systems)
         self.gnn = gnn
         self.act = with_kernels(activation_named(act))
+        self.map = nn.Linear(gnn.channels, gnn.channels) if linear else None
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.act(self.gnn(h, graphs_of(self)))
+        direction = self.act(self.gnn(h, graphs_of(self)))
+        return direction if self.map is None else self.map(direction)
 
 
 @final

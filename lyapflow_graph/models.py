@@ -243,8 +243,8 @@ class Tango(GraphModel):
         readout_pool: "mean", "sum" or "max" of the nodes of a graph, or "all" three side by side, where the task is
             "graph".
         act: The activation of the flow and of the readout.
-        flow: Any other argument of :class:`TangoConv`: `num_layers`, `norm`, `tangent_act`, `reduction`, `pool`,
-            `granularity`, `ablation`, `method`, `checkpoint`, `backbone_options`.
+        flow: Any other argument of :class:`TangoConv`: `num_layers`, `norm`, `tangent_act`, `tangent_linear`,
+            `reduction`, `pool`, `granularity`, `beta_start`, `ablation`, `method`, `checkpoint`, `backbone_options`.
 
     >>> import torch
     >>> from torch_geometric.data import Batch, Data

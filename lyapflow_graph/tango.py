@@ -50,6 +50,8 @@ class TangoConv(DynamicsConv):
             in training mode, and a warning says so.
         act: The activation in and after the energy's network and in the tangent's.
         tangent_act: The activation after the tangent's network.
+        tangent_linear: Whether a linear map comes after that; the paper has none, and it helps, see
+            :class:`GraphTangent`.
         dropout: In the tangent's network, in training mode. The energy has none, or it would not be a function.
         reduction: "sum" or "mean" of the energy over the nodes of a graph.
         pool: "mean" or "sum" of the features that alpha and beta are made from.
@@ -88,6 +90,7 @@ class TangoConv(DynamicsConv):
         norm: str = "layer",
         act: str = "silu",
         tangent_act: str = "identity",
+        tangent_linear: bool = False,
         dropout: float = 0.0,
         reduction: Reduction = "sum",
         pool: Literal["mean", "sum"] = "mean",
@@ -116,7 +119,7 @@ class TangoConv(DynamicsConv):
         self.beta: PooledCoefficient | None = None
         if ablation != "gradient-flow":
             gnn = make_backbone(tangent_gnn, channels, num_layers, edge_dim, dropout=dropout, **options)
-            self.tangent = GraphTangent(gnn, tangent_act)
+            self.tangent = GraphTangent(gnn, tangent_act, tangent_linear)
             self.beta = PooledCoefficient(channels, "real", pool, act, gain=_BETA_GAIN, start=beta_start)
         self.granularity, self.ablation = granularity, ablation
 

@@ -16,7 +16,7 @@ from .pages import html_page, html_table, markdown_table
 from .record import Record
 
 _PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
-_NAMES = {
+NAMES = {
     "accuracy": "accuracy, %",
     "weighted_accuracy": "class-averaged recall, %",
     "roc_auc": "ROC AUC, %",
@@ -136,7 +136,7 @@ class Report:
         for name in dict.fromkeys(row.benchmark for row in self.rows):
             rows, paper = [row for row in self.rows if row.benchmark == name], paper_on(name)
             better = "higher" if maximise(rows[0].metric) else "lower"
-            about = f"{_NAMES[rows[0].metric]}; {better} is better."
+            about = f"{NAMES[rows[0].metric]}; {better} is better."
             if paper is not None and not paper.same_data:
                 about += f" The data is in the likeness of the paper's {paper.title}, not the same."
             title = name if paper is None else f"{paper.title} ({name})"
@@ -221,25 +221,31 @@ def _cells(row: Row, paper: Paper | None) -> list[str]:
     rises = "-" if not told else f"{sum(not one['holds'] for one in told)} of {len(told)} runs"
     return [
         row.model,
-        _spread(row, "test"),
-        _spread(row, "val"),
+        spread(row, "test"),
+        spread(row, "val"),
         str(len(row.records)),
         "-" if figure is None else f"{figure:g}",
         f"{row.records[0].parameters:,}",
         f"{statistics.fmean(record.epochs for record in row.records):.0f}",
-        _duration(statistics.fmean(record.seconds for record in row.records)),
+        duration(statistics.fmean(record.seconds for record in row.records)),
         rises,
         row.family,
     ]
 
 
-def _spread(row: Row, name: str) -> str:
+def spread(row: Row, name: str) -> str:
+    """The mean and standard deviation of a number of the records, as tables show them."""
     deviation = row.deviation(name)
     digits = 2 if row.metric in _PERCENT else 4
     mean = f"{row.mean(name):.{digits}f}"
     return mean if deviation is None else f"{mean} ± {deviation:.{digits}f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """As tables show it.
+
+    >>> duration(5025)
+    '1 h 24 min'
+    """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

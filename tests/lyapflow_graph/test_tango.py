@@ -473,6 +473,20 @@ def test_with_the_sum_the_gradient_does_not_fall_with_the_size_of_the_graph() ->
             assert torch.allclose(one, other, rtol=1e-12) is same
 
 
+def test_a_linear_map_behind_the_tangent() -> None:
+    """The direction is an affine function of what it is without; and it is still made orthogonal."""
+    torch.manual_seed(0)
+    x, graphs = torch.randn(5, 8), GraphBatch(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]), 5)
+    conv = TangoConv(8, tangent_linear=True, tangent_act="tanh")
+    assert conv.tangent is not None
+    mapped = conv.tangent.map
+    assert mapped is not None
+    parts = conv.on(graphs).parts(0.0, x)
+    torch.testing.assert_close(parts.direction, mapped(conv.tangent.gnn(x, graphs).tanh()))
+    assert float((parts.tangent * parts.gradient).sum().abs().detach()) < 1e-6
+    assert TangoConv(8).tangent.map is None  # type: ignore[union-attr]
+
+
 def test_beta_starts_where_it_is_told() -> None:
     x, edge_index = torch.randn(5, 8), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
     conv = TangoConv(8, beta_start=2.0)

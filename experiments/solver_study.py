@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,6 +67,7 @@ def main(
     ]
     path = save_measured(
         "solvers",
+        after="property_prediction",
         title="One trained model, many solvers",
         about=(
             f"TANGO on `{config.data.name}` (configuration `{config.hash}`, seed {config.seed}) was trained with Euler's "
@@ -152,10 +152,6 @@ def rises(solution: Solution[Tensor]) -> Tensor:
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "no number"
-
-
-def _strings(values: Sequence[Any]) -> list[str]:
-    return [str(value) for value in values]
 
 
 if __name__ == "__main__":

@@ -35,10 +35,10 @@ def write_all(results: Path = RESULTS, page: Path = PAGE, readme: Path = README)
     """
     found = [study for study in _studies() if _table(study, results)]
     text = ["# Results", "", _INTRODUCTION, ""]
+    measured = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     for study in found:
         text += [*_section(study, results), ""]
-    for path in sorted(results.glob("*.json")):
-        text += [*_measured(json.loads(path.read_text(encoding="utf-8"))), ""]
+        text += [line for result in measured if result["after"] == study.name for line in (*_measured(result), "")]
     write(page, "\n".join(text))
     before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
@@ -195,6 +195,7 @@ def _measured(result: Mapping[str, Any]) -> Iterator[str]:
 def save_measured(
     name: str,
     *,
+    after: str,
     title: str,
     about: str,
     command: str,
@@ -207,6 +208,7 @@ def save_measured(
 
     Args:
         name: Of the file.
+        after: The study that it is shown after.
         title: Of the section.
         about: What is said above the tables.
         command: How to measure it again.
@@ -217,7 +219,7 @@ def save_measured(
     """
     from lyapflow_graph.training.record import versions
 
-    told = {"title": title, "about": about, "command": command, "seed": seed, "versions": versions()}
+    told = {"after": after, "title": title, "about": about, "command": command, "seed": seed, "versions": versions()}
     path = results / f"{name}.json"
     results.mkdir(parents=True, exist_ok=True)
     write(path, json.dumps({**told, "tables": tables, "images": images}, indent=1) + "\n")

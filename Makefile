@@ -16,7 +16,7 @@ REQUIRE_311 := import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test lint types format bench docs clean distclean
+.PHONY: help demo examples test lint types format bench results docs clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ types: $(VENV)/.stamp-dev ## check types
 
 bench: $(VENV)/.stamp-dev ## run every benchmark
 	$(PY) benchmarks/run.py
+
+results: $(VENV)/.stamp-dev ## write the tables of results from the records in experiments/results
+	$(PY) -m experiments tables
 
 docs: $(VENV)/.stamp-docs ## build the site into docs/_build/html
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -37,8 +37,8 @@ def main() -> None:
         title="What a constant gives",
         about=(
             "The mean label of the training graphs, said of every node or graph of the test set: log10 of the mean "
-            "squared error. Dividing all labels by the largest of the training set lowers every figure of that label by "
-            "twice the logarithm of it, for a constant as for any model."
+            "squared error. Dividing all labels by the largest of the training set lowers every figure of that label "
+            "by twice the logarithm of it, for a constant as for any model."
         ),
         command="python -m experiments.constants",
         seed=1234,

@@ -4,10 +4,10 @@ Run as::
 
     python -m experiments.solver_study [RUN]       # by default TANGO on eccentricities, of the study of properties
 
-The run is one of `python -m experiments run`, with its weights in `runs/`. The first table follows the trained field for
-the time that the model was trained with, by each method, and reads the same readout: the metric on test graphs, the
-share of accepted steps in which the energy of a graph rises, evaluations of the field and time. The second takes as many
-steps as the model does, but of another size.
+The run is one of `python -m experiments run`, with its weights in `runs/`. The first table follows the trained field
+for the time that the model was trained with, by each method, and reads the same readout: the metric on test graphs, the
+share of accepted steps in which the energy of a graph rises, evaluations of the field and time. The second takes as
+many steps as the model does, but of another size.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def main(
         after="property_prediction",
         title="One trained model, many solvers",
         about=(
-            f"TANGO on `{config.data.name}` (configuration `{config.hash}`, seed {config.seed}) was trained with Euler's "
-            "steps, and is followed by other methods afterwards. What Euler computes is part of the trained model: a "
-            "more exact solution of the same differential equation is another function, and the metric shows how far "
-            "the two are apart. *Evaluations* are of the field, the mean over graphs; *time* is in units of Euler's, "
+            f"TANGO on `{config.data.name}` (configuration `{config.hash}`, seed {config.seed}) was trained with "
+            "Euler's steps, and is followed by other methods afterwards. What Euler computes is part of the trained "
+            "model: a more exact solution of the same differential equation is another function, and the metric shows "
+            "how far the two are apart. *Evaluations* are of the field, the mean over graphs; *time* is in units of Euler's, "
             f"the median of {rounds} interleaved rounds. `dopri5` chooses its own steps at its default tolerances."
         ),
         command="python -m experiments.solver_study",

@@ -6,8 +6,9 @@ A file of `experiments/studies` has
 - `set`, settings of all runs as `lyapflow train --set` takes them: the budget;
 - `seeds` and `splits`, a run for each;
 - `[rows.NAME]` with `config`, a file in the folder of the column, and `set`, settings of this row;
-- `[columns.NAME]` with `folder`, a folder of `experiments`, `set`, and if they differ `seeds`, `splits`, the `rows` that
-  this column has, `of` with settings of single rows in it, and `paper`, the data set whose figures of the paper stand beside it, "" for none.
+- `[columns.NAME]` with `folder`, a folder of `experiments`, `set`, and if they differ `seeds`, `splits`, the `rows`
+  that this column has, `of` with settings of single rows in it, and `paper`, the data set whose figures of the paper
+  stand beside it, "" for none.
 
 A cell is a row in a column. Its runs keep their checkpoints in `runs/`, and leave `record.json` and `config.toml` in
 `experiments/results/STUDY/ROW/COLUMN/SPLIT-SEED` when they have ended.

@@ -22,7 +22,7 @@ BEGIN = "<!-- written by `python -m experiments tables`; do not edit -->"
 END = "<!-- end of results -->"
 
 _IN_README = ("property_prediction", "heterophilous", "benchmarks")
-_ORDER = ("property_variants", "property_prediction", "heterophilous", "benchmarks", "depth")
+_ORDER = ("property_variants", "property_prediction", "heterophilous", "benchmarks", "options", "depth")
 
 
 def write_all(results: Path = RESULTS, page: Path = PAGE, readme: Path = README) -> list[Path]:

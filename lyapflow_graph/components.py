@@ -128,7 +128,8 @@ class GraphTangent(Tangent):
         act: The activation after it. After ReLU no entry of the direction could be negative: "identity" and "tanh"
             let it point anywhere.
         linear: Whether a linear map comes last. A network that adds what comes in has the state itself as part of its
-            direction, and one that does not ends with an activation that is hardly ever negative; the map undoes either.
+            direction, and one that does not ends with an activation that is hardly ever negative; the map undoes
+            either.
         systems: The graphs, a :class:`GraphBatch`; or give them by `over(graphs)`.
 
     >>> import torch
@@ -207,7 +208,9 @@ class PooledCoefficient(Coefficient):
             for parameter in self.head[-1].parameters():
                 parameter.mul_(self.gain)
             if self.start is not None:
-                self.head[-1].bias.fill_(self.start)
+                last = self.head[-1]
+                assert isinstance(last, nn.Linear)
+                last.bias.fill_(self.start)
 
     def forward(self, h: Tensor, features: Tensor) -> PerSystem:  # type: ignore[override]
         value = self.head(graphs_of(self).pool(features, self.pool)).squeeze(-1)

@@ -57,8 +57,8 @@ class TangoConv(DynamicsConv):
         pool: "mean" or "sum" of the features that alpha and beta are made from.
         granularity: "graph" for a direction orthogonal to the gradient in every graph; "node" for one that is so at
             every node, which implies the former.
-        beta_start: About what beta is for every graph when training starts: how much of the tangent there is. None draws
-            it, near 0, and of either sign.
+        beta_start: About what beta is for every graph when training starts: how much of the tangent there is. None
+            draws it, near 0, and of either sign.
         ablation: None, or "non-energy" (the features of the energy's network take the place of its gradient),
             "non-tangent" (the direction is not made orthogonal), "gradient-flow" (there is no tangent). The first two
             promise nothing.

@@ -18,8 +18,8 @@ from lyapflow_graph.training.report import label, paper_on, report
 from tests.experiments.stand_ins import GRAPHS, KINDS, Kind, stand_in
 
 FOLDER = Path(__file__).parents[2] / "experiments"
-# Sweeps have files of their own there.
-FILES = sorted(path for path in FOLDER.rglob("*.toml") if path.relative_to(FOLDER).parts[0] != "sweeps")
+OTHERS = {"sweeps", "studies", "results"}  # which have files of their own
+FILES = sorted(path for path in FOLDER.rglob("*.toml") if path.relative_to(FOLDER).parts[0] not in OTHERS)
 NAMES = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in FILES]
 
 

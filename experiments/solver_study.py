@@ -73,8 +73,8 @@ def main(
             f"TANGO on `{config.data.name}` (configuration `{config.hash}`, seed {config.seed}) was trained with "
             "Euler's steps, and is followed by other methods afterwards. What Euler computes is part of the trained "
             "model: a more exact solution of the same differential equation is another function, and the metric shows "
-            "how far the two are apart. *Evaluations* are of the field, the mean over graphs; *time* is in units of Euler's, "
-            f"the median of {rounds} interleaved rounds. `dopri5` chooses its own steps at its default tolerances."
+            "how far the two are apart. *Evaluations* are of the field, the mean over graphs; *time* is in units of "
+            f"Euler's, the median of {rounds} interleaved rounds. `dopri5` chooses its own steps at its default tolerances."
         ),
         command="python -m experiments.solver_study",
         seed=config.seed,

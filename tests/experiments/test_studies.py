@@ -27,7 +27,7 @@ set = ["model.num_layers=1"]
 config = "tango_gatedgcn.toml"
 [columns."short"]
 folder = "studies/barbell"
-set = ["data.options={ cliques = 2, bridge = 1, graphs = 10 }"]
+set = ["data.options={ cliques = 2, bridge = 1, graphs = 12 }"]
 of = { "TANGO, GatedGCN" = ["model.num_steps=1"] }
 [columns."long"]
 folder = "studies/barbell"
@@ -75,7 +75,7 @@ def test_the_runs_of_a_study(here: Path) -> None:
         ("TANGO, GatedGCN", "short", 4),
     ]
     short, flow, long = (cell.config for cell in study.cells[:3])
-    assert short.data.options["graphs"] == 10
+    assert short.data.options["graphs"] == 12
     assert long.data.options["graphs"] == 1250
     assert (short.model.options["num_layers"], short.training.epochs) == (1, 1)
     assert flow.model.options["num_steps"] == 1

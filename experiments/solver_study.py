@@ -2,7 +2,7 @@
 
 Run as::
 
-    python -m experiments.solver_study [RUN]       # by default TANGO on eccentricities, of the study of properties
+    python -m experiments.solver_study [RUN]       # by default TANGO on SSSP, of the study of properties
 
 The run is one of `python -m experiments run`, with its weights in `runs/`. The first table follows the trained field
 for the time that the model was trained with, by each method, and reads the same readout: the metric on test graphs, the
@@ -33,7 +33,7 @@ from .tables import save_measured
 METHODS = ("euler", "rk4", "dopri5", "armijo_euler", "relaxed_rk4", "discrete_gradient")
 STEP_SIZES = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
 STEPPED = ("euler", "rk4", "armijo_euler", "relaxed_rk4", "discrete_gradient")
-DEFAULT = Path("runs", "studies", "property_prediction", "tango-gatedgcn", "eccentricity", "0-0")
+DEFAULT = Path("runs", "studies", "property_prediction", "tango-gatedgcn", "sssp", "0-0")
 
 
 def main(
@@ -74,7 +74,8 @@ def main(
             "Euler's steps, and is followed by other methods afterwards. What Euler computes is part of the trained "
             "model: a more exact solution of the same differential equation is another function, and the metric shows "
             "how far the two are apart. *Evaluations* are of the field, the mean over graphs; *time* is in units of "
-            f"Euler's, the median of {rounds} interleaved rounds. `dopri5` chooses its own steps at its default tolerances."
+            f"Euler's, the median of {rounds} interleaved rounds. `dopri5` chooses its own steps, at its "
+            "default tolerances."
         ),
         command="python -m experiments.solver_study",
         seed=config.seed,

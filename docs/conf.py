@@ -1,5 +1,7 @@
 """Configuration of the documentation site; `make docs` builds it with warnings as errors."""
 
+import re
+
 import lyapflow
 
 project = "lyapflow"
@@ -22,6 +24,7 @@ extensions = [
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
+pygments_style, pygments_dark_style = "default", "github-dark"
 html_title = "lyapflow"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
@@ -69,3 +72,12 @@ napoleon_numpy_docstring = False
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+def _without_last_empty_line(app, docname, source):
+    """Doctest ends an output at an empty line, which a reader need not see."""
+    source[0] = re.sub(r"(```pycon\n(?:(?!```).)*\n)\n(?=```)", r"\1", source[0], flags=re.DOTALL)
+
+
+def setup(app):
+    app.connect("source-read", _without_last_empty_line)

@@ -555,6 +555,8 @@ function startPage(root, { ENERGIES, coefficients, velocity, solve, describe, ro
     handle.focus({ preventScroll: true });
     event.preventDefault();
   });
+  // The finger moves the point and does not scroll the page; inside of an SVG, touch-action alone does not say so.
+  handle.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
   handle.addEventListener("pointermove", (event) => dragging && move(fromPointer(event)));
   for (const name of ["pointerup", "pointercancel"]) handle.addEventListener(name, () => (dragging = false));
   stage.addEventListener("click", (event) => {

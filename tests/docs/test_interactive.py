@@ -11,41 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from lyapflow import DoubleWell, Energy, Himmelblau, LyapunovField, Quadratic, Rosenbrock, Tangent
-from solvers import Solution, Status, solve
+from solvers import Status
+from tests.docs.flows import ENERGIES, FLOWS, ours
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "_static" / "interactive.js"
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the page's script here, is not installed")
 
-ENERGIES: dict[str, Energy] = {
-    "bowl": Quadratic(torch.tensor([1.0, 50.0], dtype=torch.float64)),
-    "double_well": DoubleWell(barrier=1.0),
-    "rosenbrock": Rosenbrock(),
-    "himmelblau": Himmelblau(),
-}
 # Starts, and for each energy a step that is small for Euler and one that is not; the time is a few of the latter.
 STEPS = {"bowl": (0.01, 0.045), "double_well": (0.05, 0.3), "rosenbrock": (0.0004, 0.004), "himmelblau": (0.004, 0.02)}
 STARTS = [(-1.2, 1.0), (2.5, 1.9)]
-FLOWS = {"gradient": (0.8, 0.0), "tangential": (0.0, 1.3), "combined": (0.8, 1.3)}
-
-
-class QuarterTurn(Tangent):
-    takes = ("gradient",)
-
-    def forward(self, h: Tensor, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return torch.stack([-gradient[:, 1], gradient[:, 0]], dim=1)
-
-
-def ours(case: dict[str, Any]) -> Solution[Tensor]:
-    alpha, beta = FLOWS[case["flow"]]
-    field = LyapunovField(ENERGIES[case["energy"]], QuarterTurn(), alpha=alpha, beta=beta)
-    start = torch.tensor([case["start"]], dtype=torch.float64)
-    return solve(
-        field, start, 0.0, case["time"], method=case["method"], dt0=case["step"], saveat="steps", throw=False
-    )  # fmt: skip
 
 
 def node(program: str, given: object = None) -> Any:

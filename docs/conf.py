@@ -22,12 +22,14 @@ extensions = [
     "sphinx_design",  # the cards of the start page
 ]
 exclude_patterns = ["_build"]
+default_role = "literal"  # of `names` in docstrings
 
 html_theme = "furo"
 pygments_style, pygments_dark_style = "default", "github-dark"
 html_title = "lyapflow"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["maths.js"]
 html_favicon = "_static/logo.svg"
 html_show_sphinx = False
 _fonts = {

@@ -213,17 +213,21 @@ def browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 OVERFLOW = """
+    // Neither the page nor the frames of its text may scroll sideways; blocks inside of the text may.
+    const frames = [document.documentElement, ...document.querySelectorAll("body, .page, .main, .content, article")];
+    const scrolls = (e) => e === document.documentElement || getComputedStyle(e).overflowX !== "visible";
+    const over = frames.filter((e) => scrolls(e) && e.scrollWidth > e.clientWidth + 1);
+    if (!over.length) return [];
     const room = document.documentElement.clientWidth;
-    if (document.documentElement.scrollWidth <= room) return [];
     const clipped = (e) => {
-      for (let p = e.parentElement; p && p !== document.body; p = p.parentElement)
+      for (let p = e.parentElement; p && !frames.includes(p); p = p.parentElement)
         if (getComputedStyle(p).overflowX !== "visible") return true;
       return false;
     };
     const wide = [...document.querySelectorAll("article *")]
-      .filter((e) => e.getBoundingClientRect().right > room + 1 && !clipped(e))
+      .filter((e) => e.getBoundingClientRect().right > room && !clipped(e))
       .map((e) => `${e.tagName}.${e.className} ends at ${Math.round(e.getBoundingClientRect().right)}`);
-    return [`${document.documentElement.scrollWidth} > ${room}`, ...wide.slice(0, 5)];
+    return [...over.map((e) => `${e.tagName} ${e.scrollWidth} > ${e.clientWidth}`), ...wide.slice(0, 5)];
 """
 COLOURS = """
     const luminance = (text) => {
@@ -235,9 +239,10 @@ COLOURS = """
 """
 MATHS = """
     const maths = [...document.querySelectorAll("span.math, div.math")];
-    const raw = maths.filter((e) => !e.querySelector("mjx-container")).map((e) => e.textContent);
-    const wrong = [...document.querySelectorAll("mjx-merror")].map((e) => e.title || e.textContent);
-    return [maths.length, [...raw, ...wrong]];
+    const raw = maths.filter((e) => !e.querySelector("mjx-container"));
+    // A macro that is not known comes out in red.
+    const wrong = maths.filter((e) => e.querySelector("mjx-merror, [style*='color: red']"));
+    return [maths.length, [...raw, ...wrong].map((e) => e.outerHTML.slice(0, 500))];
 """
 IMAGES = """
     return [...document.images].filter((e) => e.complete && !e.naturalWidth).map((e) => e.src.slice(0, 200));

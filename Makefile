@@ -56,8 +56,12 @@ bench: $(VENV)/.stamp-dev ## run every benchmark
 results: $(VENV)/.stamp-dev ## write the tables of results from the records in experiments/results
 	$(PY) -m experiments tables
 
-docs: $(VENV)/.stamp-docs ## build the site into docs/_build/html
-	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+# Pages of files that are gone must go too; what was run and read before is kept beside them, and used again.
+docs: $(VENV)/.stamp-docs ## build the site into docs/_build/html, run its tutorials, and test it in a browser
+	@rm -rf docs/_build/html docs/_build/built
+	$(PY) -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
+	@touch docs/_build/built
+	$(PY) -m pytest -q tests/docs/test_browser.py
 	@echo 'docs/_build/html/index.html'
 
 clean: ## remove caches and build products

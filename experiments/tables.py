@@ -11,7 +11,7 @@ from typing import Any
 from lyapflow_graph.training import Record
 from lyapflow_graph.training.files import write
 from lyapflow_graph.training.pages import markdown_table
-from lyapflow_graph.training.report import NAMES, Row, duration, label, paper_on, spread
+from lyapflow_graph.training.report import Row, duration, label, paper_on, spread
 
 from .studies import RESULTS, Study, load_study, study_names
 
@@ -21,6 +21,14 @@ README = ROOT / "README.md"
 BEGIN = "<!-- written by `python -m experiments tables`; do not edit -->"
 END = "<!-- end of results -->"
 
+_METRICS = {
+    "accuracy": "accuracy %",
+    "weighted_accuracy": "recall %",
+    "roc_auc": "AUC %",
+    "average_precision": "AP %",
+    "mae": "MAE",
+    "log10_mse": "log10 MSE",
+}
 _IN_README = ("property_prediction", "heterophilous", "benchmarks")
 _ORDER = ("property_variants", "property_prediction", "heterophilous", "benchmarks", "options", "depth")
 
@@ -111,7 +119,7 @@ def _main_table(study: Study, found: Mapping[tuple[str, str], Row]) -> list[str]
     for column in columns:
         metric = next(row.metric for place, row in found.items() if place[1] == column)
         paper = paper_on(study.papers.get(column, ""))
-        header += [f"{column}, {NAMES[metric]}"]
+        header += [f"{column}, {_METRICS[metric]}"]
         header += [] if column not in with_paper else ["paper" if paper is None else f'paper, "{paper.title}"']
     for name in study.rows:
         line = [name]

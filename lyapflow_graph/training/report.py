@@ -16,7 +16,7 @@ from .pages import html_page, html_table, markdown_table
 from .record import Record
 
 _PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
-NAMES = {
+_NAMES = {
     "accuracy": "accuracy, %",
     "weighted_accuracy": "class-averaged recall, %",
     "roc_auc": "ROC AUC, %",
@@ -136,7 +136,7 @@ class Report:
         for name in dict.fromkeys(row.benchmark for row in self.rows):
             rows, paper = [row for row in self.rows if row.benchmark == name], paper_on(name)
             better = "higher" if maximise(rows[0].metric) else "lower"
-            about = f"{NAMES[rows[0].metric]}; {better} is better."
+            about = f"{_NAMES[rows[0].metric]}; {better} is better."
             if paper is not None and not paper.same_data:
                 about += f" The data is in the likeness of the paper's {paper.title}, not the same."
             title = name if paper is None else f"{paper.title} ({name})"

@@ -197,7 +197,10 @@ class Term:
         with recording():
             point = y if record and y.requires_grad else fresh(y)
             value = self.energy(t, point)
-            (gradient,) = torch.autograd.grad(value.sum(), point, create_graph=record)
+            if value.requires_grad:
+                (gradient,) = torch.autograd.grad(value.sum(), point, create_graph=record, materialize_grads=True)
+            else:  # an energy that is the same everywhere
+                gradient = torch.zeros_like(point)
         return (value, gradient) if record else (value.detach(), gradient)
 
     def _energy_has_parameters(self, t: Tensor, y: Tensor) -> bool:

@@ -298,3 +298,27 @@ def test_settings_of_the_newton_solve_reach_it() -> None:
         solution = solve(wells(), y0, 0.0, 1.0, method=hasty, dt0=0.5, saveat="steps", throw=False, max_steps=20)
     assert int(solution.stats["energy_rejected"]) > 0
     assert (solution.energy.diff(dim=0) <= 0).all()
+
+
+class Flat:
+    """An energy that is the same everywhere, be it a number or something learned, and a field that is not zero."""
+
+    systems = Rows()
+
+    def __init__(self, height: Tensor) -> None:
+        self.height = height
+
+    def energy(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.height.expand(len(y))
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        return torch.ones_like(y)
+
+
+@every_dissipative
+@pytest.mark.parametrize("learned", [False, True])
+def test_flat_energy_is_an_ordinary_energy(name: str, learned: bool) -> None:
+    field = Flat(torch.ones((), dtype=torch.float64, requires_grad=learned))
+    solution = solve(field, torch.zeros(2, 3, dtype=torch.float64), 0.0, 1.0, method=name, dt0=0.25, saveat="steps")
+    torch.testing.assert_close(solution.y1.detach(), torch.ones(2, 3, dtype=torch.float64))
+    assert not bool(solution.energy.detach().diff(dim=0).any())

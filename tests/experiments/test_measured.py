@@ -30,7 +30,8 @@ def test_the_error_of_a_constant_is_the_variance_of_the_labels() -> None:
 
 
 def test_rises_are_counted_for_each_graph_and_rounding_is_none() -> None:
-    energy = torch.tensor([[1.0, 1.0, 1.0], [0.5, 1.5, 1.0 + 5e-7], [0.6, 1.6, float("nan")]])
+    rows = [[1.0, 1.0, 1.0], [0.5, 1.5, 1.0 + 5e-10], [0.6, 1.6, float("nan")]]
+    energy = torch.tensor(rows, dtype=torch.float64)
     solution: Any = SimpleNamespace(energy=energy)
     assert solver_study.rises(solution).tolist() == [1, 2, 1]
 

@@ -62,6 +62,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_merge_streams = True  # lines that one cell prints are one box
 nb_render_markdown_format = "myst"  # of outputs: with tables and maths
 nb_ipywidgets_js = {}  # they would be fetched from elsewhere, and no page has any
 

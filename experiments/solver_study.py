@@ -70,12 +70,12 @@ def main(
         title="One trained model, many solvers",
         about=(
             f"TANGO on `{config.data.name}` (configuration `{config.hash}`, seed {config.seed}) was trained with "
-            "Euler's steps, and is followed by other methods afterwards, in double precision. What Euler computes is part of the trained "
-            "model: a more exact solution of the same differential equation is another function, and the metric shows "
-            "how far the two are apart. *Evaluations* are of the field, the mean over graphs; *time* is in units of "
-            f"Euler's, the median of {rounds} interleaved rounds. `dopri5` chooses its own steps, at its "
-            "default tolerances. `discrete_gradient` solves an equation in every step and is not in the second table: "
-            "at large steps that takes minutes for a graph."
+            "Euler's steps, and is followed by other methods afterwards, in double precision. What Euler computes is "
+            "part of the trained model: a more exact solution of the same differential equation is another function, "
+            "and the metric shows how far the two are apart. *Evaluations* are of the field, the mean over graphs; "
+            f"*time* is in units of Euler's, the median of {rounds} interleaved rounds. `dopri5` chooses its own steps, "
+            "at its default tolerances. `discrete_gradient` solves an equation in every step and is not in the second "
+            "table: at large steps that takes minutes for a graph."
         ),
         command="python -m experiments.solver_study",
         seed=config.seed,

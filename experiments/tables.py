@@ -64,9 +64,9 @@ set; *paper* is what the paper on TANGO reports for that cell. Every figure is w
 `experiments/results`, with its configuration, seed, versions and data.
 
 ```sh
-python -m experiments tables                                             # this page, from the records
-python -m experiments run property_prediction                            # what is missing of a study
-python -m experiments run heterophilous --row TANGO --column Minesweeper # one cell; --again to do it once more
+python -m experiments tables                     # this page, from the records
+python -m experiments run heterophilous          # what is missing of a study
+python -m experiments run depth --column "L = 8" --row GatedGCN --again   # one cell, once more
 ```"""
 
 

@@ -74,8 +74,8 @@ def main(
             "part of the trained model: a more exact solution of the same differential equation is another function, "
             "and the metric shows how far the two are apart. *Evaluations* are of the field, the mean over graphs; "
             f"*time* is in units of Euler's, the median of {rounds} interleaved rounds. `dopri5` chooses its own "
-            "steps, at its default tolerances. `discrete_gradient` solves an equation in every step and is not in the second "
-            "table: at large steps that takes minutes for a graph."
+            "steps, at its default tolerances. `discrete_gradient` solves an equation in every step and is not in the "
+            "second table: at large steps that takes minutes for a graph."
         ),
         command="python -m experiments.solver_study",
         seed=config.seed,

@@ -63,6 +63,7 @@ nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True  # lines that one cell prints are one box
+nb_output_stderr = "remove"  # warnings of libraries about notebooks, with paths of the machine that builds
 nb_render_markdown_format = "myst"  # of outputs: with tables and maths
 nb_ipywidgets_js = {}  # they would be fetched from elsewhere, and no page has any
 

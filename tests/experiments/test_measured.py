@@ -59,7 +59,7 @@ def test_studies_of_trained_models(runs: Path, monkeypatch: pytest.MonkeyPatch) 
     assert float(table["rows"][4][2]) > 0.0
     assert (runs / "docs" / "images" / distance_study.FIGURE).exists()
 
-    monkeypatch.setattr(solver_study, "STEP_SIZES", (0.01, 1e4))
+    monkeypatch.setattr(solver_study, "STEP_SIZES", (0.01, 100.0))
     monkeypatch.setattr(solver_study, "STEPPED", ("euler", "armijo_euler"))
     solver_study.main(run=runs / "depth" / "tango-gatedgcn" / "l-2" / "0-0", graphs=2, stepped=2, rounds=1)
     methods, sizes = told["solvers"]["tables"]

@@ -84,7 +84,7 @@ class GraphEnergy(Energy):
         share = graphs.share_of_node(h.dtype) if self.reduction == "mean" else None
         seed = None if share is None else share[graphs.graph_of_node]
         density, features, gradient = gated_energy(
-            h, gnn.of_edges(graphs, h), layers, head, graphs.packed_edges, seed, gnn.residual
+            h, gnn.of_edges(graphs, h), layers, head, graphs.packed_edges, seed, gnn.form
         )
         value = graphs.total(density)
         return (value if share is None else value * share), features, gradient

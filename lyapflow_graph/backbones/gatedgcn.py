@@ -1,4 +1,4 @@
-"""GatedGCN: gated, normalised sums over neighbours, with states of edges."""
+"""GatedGCN: gated sums over neighbours, normalised or not, with states of edges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lyapflow.layers import activation_named
 from ..batch import GraphBatch
 from ..kernels import gated_sums, gated_update
 from ..kernels.gated import CLOSED
-from ..kernels.layer import LayerWeights, fits, gated_layer
+from ..kernels.layer import Form, LayerWeights, fits, gated_layer
 from .base import Backbone, Layer, check_settings
 from .norms import Norm, RowNorm
 
@@ -21,7 +21,7 @@ class GatedGCNLayer(Layer):
     """One layer of :class:`GatedGCN`; `updates_edges` is for all but the last, whose edge states nobody reads."""
 
     def __init__(
-        self, channels: int, edges: bool, updates_edges: bool, norm: str, act: str, dropout: float, residual: bool
+        self, channels: int, edges: bool, updates_edges: bool, norm: str, act: str, dropout: float, form: Form
     ) -> None:
         super().__init__()
         # E, B, D and A side by side: one product instead of four. E and B are read together, at the source of an edge.
@@ -31,18 +31,16 @@ class GatedGCNLayer(Layer):
         self.edge_norm = Norm(norm, channels) if edges and updates_edges else None
         self.act = activation_named(act)
         self.dropout = nn.Dropout(dropout)
-        self.residual = residual
+        self.form = form
 
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
         of_edges = None if e is None or self.of_edges is None else self.of_edges(e)
         weights = None if e is not None and self.edge_norm is not None else self.weights()
         if weights is not None and fits(h, of_edges, *weights) and not is_watched(self):
-            dropping = self.training and self.dropout.p > 0
-            y = gated_layer(h, of_edges, weights, graphs.packed_edges, residual=self.residual and not dropping)
-            if not dropping:
-                return y, e
-            change = self.dropout(y)
-            return (h + change if self.residual else change), e
+            if not self.training or self.dropout.p == 0:
+                return gated_layer(h, of_edges, weights, graphs.packed_edges, self.form), e
+            change = gated_layer(h, of_edges, weights, graphs.packed_edges, self.form._replace(residual=False))
+            return self._added(h, self.dropout(change)), e
         to_source, value, to_target, own = self.of_nodes(h).chunk(4, dim=1)
         total, weight = gated_sums(to_target, to_source, value, of_edges, graphs.packed_edges)
         change = self.dropout(self._update(own, total, weight, graphs))
@@ -50,7 +48,7 @@ class GatedGCNLayer(Layer):
             source, target = graphs.edge_index
             z = to_target[target] + to_source[source] + of_edges
             e = e + self.dropout(self.act(self.edge_norm(z, graphs.graph_of_edge, graphs.count)))
-        return (h + change if self.residual else change), e
+        return self._added(h, change), e
 
     def weights(self) -> LayerWeights | None:
         """Its parameters, if it is of the kind that has kernels as a whole."""
@@ -59,11 +57,15 @@ class GatedGCNLayer(Layer):
             return None
         return LayerWeights(of_nodes.weight, of_nodes.bias, norm.weight, norm.bias)
 
+    def _added(self, h: Tensor, change: Tensor) -> Tensor:
+        return h + change if self.form.residual else change
+
     def _update(self, own: Tensor, total: Tensor, weight: Tensor, graphs: GraphBatch) -> Tensor:
         norm = self.norm.module
-        if isinstance(norm, RowNorm) and isinstance(self.act, nn.SiLU) and own.dtype == norm.weight.dtype:
+        fused = isinstance(norm, RowNorm) and isinstance(self.act, nn.SiLU) and own.dtype == norm.weight.dtype
+        if fused and self.form.normalize:
             return gated_update(own, total, weight, norm.weight, norm.bias)
-        u = own + total / (weight + CLOSED)
+        u = own + (total / (weight + CLOSED) if self.form.normalize else total)
         return self.act(self.norm(u, graphs.graph_of_node, graphs.count))
 
 
@@ -81,7 +83,9 @@ class GatedGCN(Backbone):
         e_{ij}' = e_{ij} + \mathrm{dropout}(\mathrm{act}(\mathrm{norm}(z_{ij}))),
 
     without C and edge states where there are no features of edges. It is not PyTorch Geometric's `ResGatedGraphConv`,
-    whose gates are not normalised and which has neither edge states nor norm nor residual.
+    which has neither edge states nor norm nor residual, and whose gates are not normalised: they are :math:`\eta_{ij} =
+    s_{ij}`, as in the first paper, with `normalize=False`. Normalised gates make a mean of the neighbours, which says
+    nothing of how many there are; where that counts, as for distances, diameters or Laplacians, sums learn much faster.
 
     Args:
         channels: Features of a node, in and out.
@@ -91,6 +95,7 @@ class GatedGCN(Backbone):
         act: "silu", "gelu", "tanh", "softplus", "elu", "relu" or "identity".
         dropout: In training mode.
         residual: Whether to add what comes in.
+        normalize: Whether the gates of a node add up to one, as in benchmarks, or are as they come.
 
     >>> import torch
     >>> from lyapflow_graph import GatedGCN
@@ -108,14 +113,15 @@ class GatedGCN(Backbone):
         act: str = "silu",
         dropout: float = 0.0,
         residual: bool = True,
+        normalize: bool = True,
     ) -> None:
         check_settings(channels, num_layers, dropout)
-        edges = edge_dim is not None
+        edges, form = edge_dim is not None, Form(residual, normalize)
         layers = (
-            GatedGCNLayer(channels, edges, i + 1 < num_layers, norm, act, dropout, residual) for i in range(num_layers)
+            GatedGCNLayer(channels, edges, i + 1 < num_layers, norm, act, dropout, form) for i in range(num_layers)
         )
         super().__init__(channels, layers, edge_dim)
-        self.residual = residual
+        self.form = form
 
     def as_gated_layers(self) -> list[LayerWeights] | None:
         """The parameters of its layers, if they are of the kind that has kernels as a whole.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lyapflow.layers import activation_named
 
 from ..batch import GraphBatch
+from ..kernels.layer import Form
 from .attention import Attention, GraphAttention
 from .base import Backbone, Layer, check_settings
 from .gatedgcn import GatedGCNLayer
@@ -65,7 +66,7 @@ class GPS(Backbone):
         attention: "auto", "full" or "linear", see :class:`GraphAttention`.
         full_up_to: With "auto", the largest graph that has full attention.
         fused: Full attention by fused kernels, which have no second derivative.
-        options: Of the message passing, as for :class:`PyGBackbone`.
+        options: Of the message passing: `normalize` as for :class:`GatedGCN`, or as for :class:`PyGBackbone`.
 
     >>> import torch
     >>> from lyapflow_graph import GPS
@@ -94,9 +95,10 @@ class GPS(Backbone):
         def layer(i: int) -> GPSLayer:
             near: Layer
             if local == "gatedgcn":
-                if options:
-                    raise TypeError(f"unknown options of GPS: {', '.join(options)}")
-                near = GatedGCNLayer(channels, edge_dim is not None, i + 1 < num_layers, norm, act, dropout, True)
+                if unknown := [name for name in options if name != "normalize"]:
+                    raise TypeError(f"unknown options of GPS: {', '.join(unknown)}")
+                form = Form(**options)
+                near = GatedGCNLayer(channels, edge_dim is not None, i + 1 < num_layers, norm, act, dropout, form)
             else:
                 near = PlainConv(local, channels, edge_dim is not None, i, act, options)
             attend = GraphAttention(channels, heads, attention, full_up_to, fused=fused)

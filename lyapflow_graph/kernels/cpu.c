@@ -115,6 +115,7 @@ typedef struct {
     const int32_t *ptr, *other, *edge;
     void *at[MOST];
     ptrdiff_t stride[MOST];
+    int share;  /* whether gates are normalised */
     void *sums; /* over the rows of each piece, for weight and bias */
 } Call;
 
@@ -149,7 +150,8 @@ static int sums(int kernel)
 #define NODES first, last, call->channels, room
 #define CHANNELS first, last, call->channels
 #define FLAT first * call->channels, last * call->channels
-#define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->ptr, call->other, call->edge, room})
+#define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->ptr, call->other, call->edge, room, \
+                               call->share, call->share ? CLOSED : 1})
 #define SUMS(type) (type *)call->sums + sums(kernel) * piece * call->padded
 #define RUN(type)                                                                                                      \
     type room[ROOM * call->padded];                                                                                    \
@@ -258,9 +260,9 @@ static void finish(int kernel, int doubles, ptrdiff_t pieces, const Call *call)
 
 static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
-    Py_ssize_t number[7 + 2 * MOST];
-    if (count < 7 || count > 7 + 2 * MOST) {
-        PyErr_Format(PyExc_TypeError, "launch takes 7 numbers and pairs of an address and a stride, got %zd", count);
+    Py_ssize_t number[8 + 2 * MOST];
+    if (count < 8 || count > 8 + 2 * MOST) {
+        PyErr_Format(PyExc_TypeError, "launch takes 8 numbers and pairs of an address and a stride, got %zd", count);
         return NULL;
     }
     for (Py_ssize_t m = 0; m < count; m++) {
@@ -269,12 +271,12 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
             return NULL;
     }
     const int kernel = (int)number[0], doubles = (int)number[1], threads = (int)number[2];
-    if (kernel < 0 || kernel >= KERNELS || count != 7 + 2 * arguments[kernel]) {
-        PyErr_Format(PyExc_ValueError, "there is no kernel %d with %zd arguments", kernel, (count - 7) / 2);
+    if (kernel < 0 || kernel >= KERNELS || count != 8 + 2 * arguments[kernel]) {
+        PyErr_Format(PyExc_ValueError, "there is no kernel %d with %zd arguments", kernel, (count - 8) / 2);
         return NULL;
     }
-    const int32_t *edges = (const int32_t *)number[6]; /* one order of the edges: where they begin, other ends, numbers */
-    Call call = {.rows = number[3], .channels = number[4], .padded = number[4], .systems = number[5]};
+    const int32_t *edges = (const int32_t *)number[7]; /* one order of the edges: where they begin, other ends, numbers */
+    Call call = {.rows = number[3], .channels = number[4], .padded = number[4], .systems = number[5], .share = number[6] != 0};
     if (is_padded(kernel))
         call.padded = (call.channels + LANES - 1) / LANES * LANES;
     if (edges) {
@@ -283,8 +285,8 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
         call.edge = call.other + number[5];
     }
     for (int m = 0; m < arguments[kernel]; m++) {
-        call.at[m] = (void *)number[7 + 2 * m];
-        call.stride[m] = number[8 + 2 * m];
+        call.at[m] = (void *)number[8 + 2 * m];
+        call.stride[m] = number[9 + 2 * m];
     }
     const ptrdiff_t pieces = (call.rows + ROWS - 1) / ROWS;
     if (sums(kernel)) {
@@ -308,7 +310,8 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
 
 static PyMethodDef methods[] = {
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL,
-     "launch(kernel, doubles, threads, rows, channels, edges or systems, address of the edges, address, stride, ...)\n\n"
+     "launch(kernel, doubles, threads, rows, channels, edges or systems, whether gates are normalised, address of the edges, "
+     "address, stride, ...)\n\n"
      "Run a kernel on tensors given by their addresses."},
     {"block", new_block, METH_O, "block(bytes)\n\nA block of memory of at least so many bytes."},
     {"release", release_blocks, METH_NOARGS, "release()\n\nGive free blocks back to the system."},

@@ -153,12 +153,16 @@ class Kept(NamedTuple):
 
 
 def layer_value(
-    p: Tensor, c: Tensor | None, biases: Tensor, norm: Pair, h: Tensor, edges: Tensor, residual: bool, features: bool
-) -> tuple[Tensor, Tensor | None, Kept]:
-    """y, silu(y) if asked for, and what the derivatives need. `p` is without the biases; some are added to it."""
+    p: Tensor, c: Tensor | None, biases: Tensor, norm: Pair, h: Tensor, edges: Tensor, share: bool, residual: bool,
+    features: bool,
+) -> tuple[Tensor, Tensor | None, Kept]:  # fmt: skip
+    """y, silu(y) if asked for, and what the derivatives need. `p` is without the biases; some are added to it.
+
+    `share` is whether gates are normalised; where they are not, that of v is in `p` already and zero in `biases`.
+    """
     y, f = _like(h), _like(h) if features else None
     kept = _kept(p, norm)
-    _run(_LAYER_VALUE, edges, h.shape, (p, c, biases, *norm, h if residual else None, y, f, *kept[1:]))
+    _run(_LAYER_VALUE, edges, h.shape, (p, c, biases, *norm, h if residual else None, y, f, *kept[1:]), share=share)
     return y, f, kept
 
 
@@ -169,6 +173,7 @@ def layer_backward(
     gy: Tensor,
     y: Tensor | None,
     edges: Tensor,
+    share: bool,
     of_edges: bool,
     residual: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:
@@ -179,7 +184,7 @@ def layer_backward(
     dp, gn, sums = _like(kept.p), _rows_of(kept.p, 1, norm), _sums_of(norm)
     dc, again = None if c is None or not of_edges else _like(c), _like(gy) if residual else None
     _run(_LAYER_ROWS, None, gy.shape, (*kept, *norm, gy, y, again, dp, gn, sums[0]))
-    _run(_LAYER_COLUMNS, edges, gy.shape, (kept.p, c, kept.sums, gn, dp, dc, sums[1]))
+    _run(_LAYER_COLUMNS, edges, gy.shape, (kept.p, c, kept.sums, gn, dp, dc, sums[1]), share=share)
     return dp, dc, again, sums
 
 
@@ -200,6 +205,7 @@ def layer_dual_value(
     h: Tensor,
     h_: Tensor,
     edges: Tensor,
+    share: bool,
     residual: bool,
     last: bool,
 ) -> tuple[Tensor, After | None, Kept]:
@@ -207,13 +213,14 @@ def layer_dual_value(
     y_, kept_ = _like(h_), _kept(p_, norm)
     after = After(_like(h_), _like(h_), y_, _like(h_)) if last else None
     given = kept.p, p_, c, kept.sums, kept.stats, *norm, *((h, h_) if residual else (None, None))
-    _run(_LAYER_DUAL_VALUE, edges, h_.shape, (*given, *(after or (None, None, y_, None)), *kept_[1:]))
+    tensors = *given, *(after or (None, None, y_, None)), *kept_[1:]
+    _run(_LAYER_DUAL_VALUE, edges, h_.shape, tensors, share=share)
     return y_, after, kept_
 
 
 def layer_dual_backward(
     kept: Kept, kept_: Kept, c: Tensor | None, norm: Pair, gy: Tensor, gy_: Tensor | None, after: After | None,
-    edges: Tensor, residual: bool,
+    edges: Tensor, share: bool, residual: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:  # fmt: skip
     """The change of what `layer_backward` gives along that of p and gy; with `after`, gy is that in f = silu(y)."""
     dp_, gns, sums = _like(kept.p), _rows_of(kept.p, 2, norm), _sums_of(norm)
@@ -221,7 +228,8 @@ def layer_dual_backward(
     pairs = kept.p, kept_.p, kept.sums, kept_.sums, kept.stats, kept_.stats
     of_y = (None, None) if after is None else (after.y, after.y_)
     _run(_LAYER_DUAL_ROWS, None, gy.shape, (*pairs, *norm, gy, gy_, *of_y, again, dp_, gns, sums[0]))
-    _run(_LAYER_DUAL_COLUMNS, edges, gy.shape, (kept.p, kept_.p, c, kept.sums, kept_.sums, gns, dp_, dc, sums[1]))
+    tensors = kept.p, kept_.p, c, kept.sums, kept_.sums, gns, dp_, dc, sums[1]
+    _run(_LAYER_DUAL_COLUMNS, edges, gy.shape, tensors, share=share)
     return dp_, dc, again, sums
 
 
@@ -358,8 +366,9 @@ def _launch(kernel: int, edges: Tensor | None, *tensors: Tensor | None) -> None:
 
 
 def _run(
-    kernel: int, edges: Tensor | None, shape: Sequence[int], tensors: Sequence[Tensor | None], systems: int = 0
-) -> None:
+    kernel: int, edges: Tensor | None, shape: Sequence[int], tensors: Sequence[Tensor | None], systems: int = 0,
+    share: bool = True,
+) -> None:  # fmt: skip
     rows, channels = shape
     count, start, work = systems, 0, rows
     if edges is not None:
@@ -369,7 +378,7 @@ def _run(
             start += edges.element_size() * (rows + 1 + 2 * count)
     first: Any = tensors[0]
     threads = max(1, min(torch.get_num_threads(), work * channels // _WORK_OF_A_THREAD))
-    numbers = [kernel, int(first.dtype == torch.float64), threads, rows, channels, count, start]
+    numbers = [kernel, int(first.dtype == torch.float64), threads, rows, channels, count, int(share), start]
     for x in tensors:
         numbers += (0, 0) if x is None else (x.data_ptr(), x.stride(0))
     _cpu.launch(*numbers)

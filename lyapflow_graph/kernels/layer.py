@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import cpu
 from .cpu import After, Kept, LayerSums
-from .gated import gated_sums, gated_update, has_kernel, silu
+from .gated import gated_sums, gated_update, has_kernel, row_norm, silu
 from .operators import backward_again, backward_of_backward
 
 
@@ -46,27 +46,40 @@ class HeadWeights(NamedTuple):
     out_bias: Tensor
 
 
-def gated_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, residual: bool) -> Tensor:
+class Form(NamedTuple):
+    """What kind of gated layer it is.
+
+    Attributes:
+        residual: Whether it adds what comes in.
+        normalize: Whether its gates are shares, which add up to one at every node.
+    """
+
+    residual: bool = True
+    normalize: bool = True
+
+
+def gated_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, form: Form) -> Tensor:
     r"""A layer of :class:`GatedGCN` with normalised rows and SiLU, without dropout.
 
     With `[q v k own] = h weight^T + bias` and :func:`gated_sums` of them, the layer is
-    :math:`\mathrm{silu}(\mathrm{norm}(\mathrm{own} + \mathrm{num} / (\mathrm{den} + 10^{-6})))`, added to h or not.
+    :math:`\mathrm{silu}(\mathrm{norm}(\mathrm{own} + \mathrm{num} / (\mathrm{den} + 10^{-6})))`, without the division where
+    gates are not normalised, added to h or not.
 
     Args:
         h: `[n, d]`.
         c: `[E, d]`, of the edges, or None.
         weights: The parameters.
         edges: :attr:`GraphBatch.packed_edges`.
-        residual: Whether to add h.
+        form: Of the layer.
     """
     if not fits(h, c, *weights):
-        return _plain_layer(h, c, weights, edges, residual)
-    return _Layer.apply(h, _padded(c, cpu.width(h.shape[1])), edges, residual, *weights)
+        return _plain_layer(h, c, weights, edges, form)
+    return _Layer.apply(h, _padded(c, cpu.width(h.shape[1])), edges, form, *weights)
 
 
 def gated_energy(
     h: Tensor, c: Tensor | None, layers: Sequence[LayerWeights], head: HeadWeights, edges: Tensor, seed: Tensor | None,
-    residual: bool,
+    form: Form,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     r"""An energy density at every node, its features, and the gradient of the sum of the densities, times `seed`.
 
@@ -80,12 +93,12 @@ def gated_energy(
         head: Those of the perceptron.
         edges: :attr:`GraphBatch.packed_edges`.
         seed: `[n]`, or None for ones.
-        residual: Whether layers add what comes in.
+        form: Of the layers.
     """
     if not fits(h, c, *head, *(x for layer in layers for x in layer)):
-        return _plain_energy(h, c, layers, head, edges, seed, residual)
+        return _plain_energy(h, c, layers, head, edges, seed, form)
     flat = [x for layer in layers for x in layer]
-    return _Energy.apply(h, _padded(c, cpu.width(h.shape[1])), edges, seed, residual, *head, *flat)
+    return _Energy.apply(h, _padded(c, cpu.width(h.shape[1])), edges, seed, form, *head, *flat)
 
 
 def fits(h: Tensor, *others: Tensor | None) -> bool:
@@ -102,22 +115,24 @@ def fits(h: Tensor, *others: Tensor | None) -> bool:
 # -- in plain torch ---------------------------------------------------------------------------------------------------
 
 
-def _plain_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, residual: bool) -> Tensor:
+def _plain_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, form: Form) -> Tensor:
     q, v, k, own = F.linear(h, weights.weight, weights.bias).chunk(4, dim=1)
-    change = gated_update(own, *gated_sums(k, q, v, c, edges), weights.norm_weight, weights.norm_bias)
-    return h + change if residual else change
+    num, den = gated_sums(k, q, v, c, edges)
+    norm = weights.norm_weight, weights.norm_bias
+    change = gated_update(own, num, den, *norm) if form.normalize else silu(row_norm(own + num, *norm))
+    return h + change if form.residual else change
 
 
 def _plain_energy(
     h: Tensor, c: Tensor | None, layers: Sequence[LayerWeights], head: HeadWeights, edges: Tensor, seed: Tensor | None,
-    residual: bool,
+    form: Form,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     record = torch.is_grad_enabled()
     with torch.enable_grad():
         point = h if h.requires_grad else h.detach().requires_grad_()
         y = point
         for weights in layers:
-            y = _plain_layer(y, c, weights, edges, residual)
+            y = _plain_layer(y, c, weights, edges, form)
         features = silu(y)
         v = F.linear(silu(F.linear(features, head.weight, head.bias)), head.out_weight, head.out_bias)[:, 0]
         density = v.square()
@@ -134,7 +149,7 @@ def _plain_energy(
 class _Gates:
     """A layer with its edges, as the kernels take it: rows of what it keeps are padded to a width that suits them."""
 
-    def __init__(self, weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, residual: bool) -> None:
+    def __init__(self, weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, form: Form) -> None:
         weight, bias, norm_weight, norm_bias = weights
         self.channels = channels = weight.shape[1]
         self.width = width = cpu.width(channels)
@@ -144,33 +159,42 @@ class _Gates:
             bias = F.pad(bias.view(4, channels), (0, more))
         self.weight, self.bias = weight.contiguous(), bias.contiguous()
         self.norm = _padded(norm_weight, width), _padded(norm_bias, width)
-        self.c, self.edges, self.residual = c, edges, residual
+        self.c, self.edges, self.form = c, edges, form
 
     def value(self, h: Tensor, features: bool) -> tuple[Tensor, Tensor | None, Kept]:
         """y, silu(y) if asked for, and what the others take."""
-        p = cpu.product(h, self.weight.T)
-        return cpu.layer_value(p, self.c, self.bias, self.norm, h, self.edges, self.residual, features)
+        p, bias, form = cpu.product(h, self.weight.T), self.bias, self.form
+        if not form.normalize:
+            # Every gate of a sum has the bias of v; that of a mean is one of the node, which the kernel adds.
+            bias = bias.view(4, self.width).clone()
+            p[:, self.width : 2 * self.width] += bias[1]
+            bias[1] = 0
+        return cpu.layer_value(p, self.c, bias, self.norm, h, self.edges, form.normalize, form.residual, features)
 
     def backward(
         self, kept: Kept, gy: Tensor, y: Tensor | None, of_edges: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, LayerSums]:
         """The derivatives in h, p and c, and what `slopes` takes, given that in y; or, with y, that in silu(y)."""
-        dp, dc, again, sums = cpu.layer_backward(kept, self.c, self.norm, gy, y, self.edges, of_edges, self.residual)
+        dp, dc, again, sums = cpu.layer_backward(
+            kept, self.c, self.norm, gy, y, self.edges, self.form.normalize, of_edges, self.form.residual
+        )
         return self._down(dp, again), dp, dc, sums
 
     def dual_value(self, h: Tensor, h_: Tensor, kept: Kept, last: bool) -> tuple[Tensor, After | None, Kept]:
         """The change of y and of what is kept with h; and, if asked for, what comes after the last layer."""
         p_ = cpu.product(h_, self.weight.T)
-        return cpu.layer_dual_value(kept, p_, self.c, self.norm, h, h_, self.edges, self.residual, last)
+        return cpu.layer_dual_value(
+            kept, p_, self.c, self.norm, h, h_, self.edges, self.form.normalize, self.form.residual, last
+        )
 
     def dual_backward(
         self, kept: Kept, kept_: Kept, gy: Tensor, gy_: Tensor | None, after: After | None
     ) -> tuple[Tensor, Tensor, Tensor | None, LayerSums]:
         """The change of what `backward` gives, with h and with gy."""
         # Where gy does not change, there is nothing that the derivative in h would be added to.
-        residual = self.residual and gy_ is not None
+        residual = self.form.residual and gy_ is not None
         dp_, dc, again, sums = cpu.layer_dual_backward(
-            kept, kept_, self.c, self.norm, gy, gy_, after, self.edges, residual
+            kept, kept_, self.c, self.norm, gy, gy_, after, self.edges, self.form.normalize, residual
         )
         return self._down(dp_, again), dp_, dc, sums
 
@@ -191,16 +215,16 @@ class _Layer(torch.autograd.Function):
     """:func:`gated_layer`."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, residual: bool, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, form: Form, *weights: Tensor) -> Tensor:
         h = cpu.in_rows(h)
-        y, _, kept = _Gates(weights, c, edges, residual).value(h, features=False)
+        y, _, kept = _Gates(weights, c, edges, form).value(h, features=False)
         ctx.save_for_backward(h, c, edges, *weights, *kept)
-        ctx.residual = residual
+        ctx.form = form
         return y
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> Any:
-        h, c, *weights = _LayerBackward.apply(ctx.needs_input_grad, ctx.residual, gy, *ctx.saved_tensors)
+        h, c, *weights = _LayerBackward.apply(ctx.needs_input_grad, ctx.form, gy, *ctx.saved_tensors)
         return h, c, None, None, *weights
 
 
@@ -209,13 +233,13 @@ class _LayerBackward(torch.autograd.Function):
     """Its backward, which is differentiated again where the layer is part of an energy."""
 
     @staticmethod
-    def forward(ctx: Any, needs: Sequence[bool], residual: bool, gy: Tensor, *saved: Any) -> Any:
+    def forward(ctx: Any, needs: Sequence[bool], form: Form, gy: Tensor, *saved: Any) -> Any:
         h, c, edges, *weights = saved[:-3]
-        layer, gy = _Gates(weights, c, edges, residual), cpu.in_rows(gy)
+        layer, gy = _Gates(weights, c, edges, form), cpu.in_rows(gy)
         dh, dp, dc, sums = layer.backward(Kept(*saved[-3:]), gy, None, of_edges=needs[1])
         slopes = layer.slopes(cpu.product_over_rows((dp, h)), sums) if any(needs[4:]) else [None] * 4
         ctx.save_for_backward(gy, dp, *saved)
-        ctx.residual = residual
+        ctx.form = form
         ctx.set_materialize_grads(False)
         return (dh if needs[0] else None, dc, *slopes)
 
@@ -225,11 +249,11 @@ class _LayerBackward(torch.autograd.Function):
         if torch.is_grad_enabled() or h_ is None or any(x is not None for x in others):
 
             def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
-                return (_plain_layer(h, _cut(c, h), LayerWeights(*weights), edges, ctx.residual),)
+                return (_plain_layer(h, _cut(c, h), LayerWeights(*weights), edges, ctx.form),)
 
             dgy, dh, dc, *dweights = backward_of_backward(plain, [h, c, *weights], [gy], [h_, *others])
         else:
-            layer, h_, kept = _Gates(weights, c, edges, ctx.residual), cpu.in_rows(h_), Kept(*ctx.saved_tensors[-3:])
+            layer, h_, kept = _Gates(weights, c, edges, ctx.form), cpu.in_rows(h_), Kept(*ctx.saved_tensors[-3:])
             dgy, _, kept_ = layer.dual_value(h, h_, kept, last=False)
             dh, dp_, dc, sums = layer.dual_backward(kept, kept_, gy, None, None)
             dweights = [*layer.slopes(cpu.product_over_rows((dp, h_), (dp_, h)), sums)]
@@ -242,9 +266,9 @@ class _Energy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, seed: Tensor | None, residual: bool, *weights: Tensor
+        ctx: Any, h: Tensor, c: Tensor | None, edges: Tensor, seed: Tensor | None, form: Form, *weights: Tensor
     ) -> Any:
-        head, layers = _ready(weights, c, edges, residual)
+        head, layers = _ready(weights, c, edges, form)
         h = cpu.in_rows(h)
         y, f, passed = h, None, []
         for layer in layers:
@@ -262,7 +286,7 @@ class _Energy(torch.autograd.Function):
             g = down
         # What the backward can compute again on its way is not kept: y, f and gt.
         ctx.save_for_backward(h, c, edges, seed, t, *weights, *saved)
-        ctx.residual, ctx.weights = residual, len(weights)
+        ctx.form, ctx.weights = form, len(weights)
         ctx.set_materialize_grads(False)
         return density, f, g
 
@@ -274,11 +298,11 @@ class _Energy(torch.autograd.Function):
 
             def plain(h: Tensor, c: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
                 layers = [LayerWeights(*weights[m : m + 4]) for m in range(4, len(weights), 4)]
-                return _plain_energy(h, _cut(c, h), layers, HeadWeights(*weights[:4]), edges, seed, ctx.residual)
+                return _plain_energy(h, _cut(c, h), layers, HeadWeights(*weights[:4]), edges, seed, ctx.form)
 
             dh, dc, *rest = backward_again(plain, [h, c, *weights], [seed_, lf, h_])
             return dh, dc, None, None, None, *rest
-        head, layers = _ready(weights, c, edges, ctx.residual)
+        head, layers = _ready(weights, c, edges, ctx.form)
         passed = [(x, Kept(*kept), g, dp) for x, *kept, g, dp in (saved[m : m + 6] for m in range(0, len(saved), 6))]
         y_, after, duals = torch.zeros_like(h) if h_ is None else cpu.in_rows(h_), None, []
         for layer, (x, kept, _, _) in zip(layers, reversed(passed), strict=True):
@@ -303,7 +327,7 @@ class _Energy(torch.autograd.Function):
 
 
 def _ready(
-    weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, residual: bool
+    weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, form: Form
 ) -> tuple[HeadWeights, list[_Gates]]:
     """The parameters of an energy, as the kernels take them."""
     weight, bias, out_weight, out_bias = weights[:4]
@@ -311,7 +335,7 @@ def _ready(
     if width != len(bias):
         weight = F.pad(weight, (0, 0, 0, width - len(bias)))
     head = HeadWeights(weight, _padded(bias, width), _padded(out_weight[0], width), out_bias)
-    return head, [_Gates(weights[m : m + 4], c, edges, residual) for m in range(4, len(weights), 4)]
+    return head, [_Gates(weights[m : m + 4], c, edges, form) for m in range(4, len(weights), 4)]
 
 
 def _of_head(dweight: Tensor, sums: Tensor) -> list[Tensor]:

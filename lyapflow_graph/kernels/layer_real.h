@@ -5,8 +5,12 @@
 
        num = sum_j s v_j,   over = 1 / (sum_j s + CLOSED),   r = num over,   u = own + r,   y = h + silu(norm(u)).
 
+   Where gates are not normalised, over = 1. The code has over = 1 / (share sum_j s + closed) for both, with share = 1 or
+   0; then every r in the derivatives below, which comes from that of over, has the factor share.
+
    The matrix product leaves the biases out. Those of q and k are added to k, and those of own and v to own: where v_j is
-   without its bias b, so is r once b CLOSED over is taken from it, and v_j - r is what it was.
+   without its bias b, so is r once b CLOSED over is taken from it, and v_j - r is what it was. A sum that is not
+   normalised has b once for every gate: then v has its bias already, and `biases` has zero there.
 
    All that a node's derivative in its own k needs is one more number for each channel, which a second pass over its
    edges would otherwise compute again:
@@ -47,6 +51,7 @@ typedef struct {
     ptrdiff_t first, last, channels, padded;
     const int32_t *ptr, *other, *edge;
     REAL *restrict room;
+    REAL share, closed;
 } NAME(Piece);
 
 #define UNPACK                                                                                                         \
@@ -78,8 +83,8 @@ static ALWAYS_INLINE void NAME(store)(ptrdiff_t channels, ptrdiff_t padded, cons
 /* num, den and the sums of s' v and s' of one node. */
 static ALWAYS_INLINE void NAME(sums_of)(
     const ptrdiff_t width, int32_t begin, int32_t end, int32_t limit, ptrdiff_t from, ptrdiff_t padded,
-    const int32_t *other, const int32_t *edge, const REAL *p, NAME(In) c, const REAL *ki, const REAL *bias_v,
-    REAL *restrict out)
+    const int32_t *other, const int32_t *edge, const REAL *p, NAME(In) c, const REAL *ki, const REAL *bias_v, REAL share,
+    REAL closed, REAL *restrict out)
 {
     REAL num[64] = {0}, den[64] = {0}, with_v[64] = {0}, slopes[64] = {0};
     for (int32_t e = begin; e < end; e++) {
@@ -112,10 +117,10 @@ static ALWAYS_INLINE void NAME(sums_of)(
     }
     SIMD
     for (ptrdiff_t x = 0; x < width; x++) {
-        const REAL over = 1 / (den[x] + (REAL)CLOSED), r = (num[x] - bias_v[x] * (REAL)CLOSED) * over;
+        const REAL over = 1 / (share * den[x] + closed), r = (num[x] - bias_v[x] * closed) * over;
         out[x] = r;
         out[padded + x] = over;
-        out[2 * padded + x] = over * (with_v[x] - r * slopes[x]);
+        out[2 * padded + x] = over * (with_v[x] - share * r * slopes[x]);
     }
 }
 
@@ -144,7 +149,7 @@ CLONES static void NAME(layer_value)(
         }
 #define DO(n)                                                                                                          \
         NAME(sums_of)(n, piece.ptr[i], piece.ptr[i + 1], limit, from, padded, piece.other, piece.edge, p, c, k + from, \
-                      bias_v + from, r + from)
+                      bias_v + from, piece.share, piece.closed, r + from)
         IN_BLOCKS(DO)
 #undef DO
         SIMD
@@ -230,7 +235,7 @@ CLONES static void NAME(layer_backward_rows)(
 static ALWAYS_INLINE void NAME(columns_of)(
     const ptrdiff_t width, int32_t begin, int32_t end, int32_t limit, ptrdiff_t from, ptrdiff_t padded,
     const int32_t *other, const int32_t *edge, const REAL *p, NAME(In) c, const REAL *saved, const REAL *gn,
-    const REAL *qj, REAL *restrict dqj, NAME(Out) dc, REAL *restrict sums)
+    REAL share, const REAL *qj, REAL *restrict dqj, NAME(Out) dc, REAL *restrict sums)
 {
     const REAL *vj = qj + padded;
     REAL of_q[64] = {0}, of_v[64] = {0}, unread[64];
@@ -249,7 +254,7 @@ static ALWAYS_INLINE void NAME(columns_of)(
         SIMD
         for (ptrdiff_t x = 0; x < width; x++) {
             const REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]);
-            const REAL t = gni[x] * (vj[x] - ri[x]) * (s * (1 - s));
+            const REAL t = gni[x] * (vj[x] - share * ri[x]) * (s * (1 - s));
             of_q[x] += t;
             of_v[x] += gni[x] * s;
             dce[x] = t;
@@ -274,7 +279,7 @@ CLONES static void NAME(layer_backward_columns)(
     for (ptrdiff_t j = piece.first; j < piece.last; j++) {
 #define DO(n)                                                                                                          \
         NAME(columns_of)(n, piece.ptr[j], piece.ptr[j + 1], limit, from, padded, piece.other, piece.edge, p, c, saved, \
-                         gn, p + 4 * padded * j + from, dp + 4 * padded * j + from, dc, sums + from)
+                         gn, piece.share, p + 4 * padded * j + from, dp + 4 * padded * j + from, dc, sums + from)
         IN_BLOCKS(DO)
 #undef DO
     }
@@ -283,7 +288,7 @@ CLONES static void NAME(layer_backward_columns)(
 static ALWAYS_INLINE void NAME(dual_sums_of)(
     const ptrdiff_t width, int32_t begin, int32_t end, int32_t limit, ptrdiff_t from, ptrdiff_t padded,
     const int32_t *other, const int32_t *edge, const REAL *p, const REAL *p_, NAME(In) c, ptrdiff_t i,
-    const REAL *saved, REAL *restrict out)
+    const REAL *saved, REAL share, REAL *restrict out)
 {
     const REAL *ki = p + 4 * padded * i + 2 * padded + from, *ki_ = p_ + 4 * padded * i + 2 * padded + from;
     REAL num_[64] = {0}, den_[64] = {0}, with_v_[64] = {0}, slopes_[64] = {0}, slopes[64] = {0};
@@ -312,10 +317,11 @@ static ALWAYS_INLINE void NAME(dual_sums_of)(
     const REAL *r = saved + 3 * padded * i + from, *over = r + padded, *R = over + padded;
     SIMD
     for (ptrdiff_t x = 0; x < width; x++) {
-        const REAL r_ = (num_[x] - r[x] * den_[x]) * over[x], shrink = den_[x] * over[x];
+        const REAL shared = share * r[x], r_ = (num_[x] - shared * den_[x]) * over[x];
+        const REAL shrink = share * den_[x] * over[x];
         out[x] = r_;
         out[padded + x] = shrink;
-        out[2 * padded + x] = over[x] * (with_v_[x] - r[x] * slopes_[x] - r_ * slopes[x]) - shrink * R[x];
+        out[2 * padded + x] = over[x] * (with_v_[x] - shared * slopes_[x] - share * r_ * slopes[x]) - shrink * R[x];
     }
 }
 
@@ -337,7 +343,7 @@ CLONES static void NAME(layer_dual_value)(
         const REAL mean = stats[2 * i], inverse = stats[2 * i + 1];
 #define DO(n)                                                                                                          \
         NAME(dual_sums_of)(n, piece.ptr[i], piece.ptr[i + 1], limit, from, padded, piece.other, piece.edge, p, p_, c,  \
-                           i, saved, r_ + from)
+                           i, saved, piece.share, r_ + from)
         IN_BLOCKS(DO)
 #undef DO
         REAL A[LANES] = {0}, B[LANES] = {0};
@@ -450,7 +456,7 @@ CLONES static void NAME(layer_dual_rows)(
 static ALWAYS_INLINE void NAME(dual_columns_of)(
     const ptrdiff_t width, int32_t begin, int32_t end, int32_t limit, ptrdiff_t from, ptrdiff_t padded,
     const int32_t *other, const int32_t *edge, const REAL *p, const REAL *p_, NAME(In) c, const REAL *saved,
-    const REAL *saved_, const REAL *gns, ptrdiff_t j, REAL *restrict dqj, NAME(Out) dc, REAL *restrict sums)
+    const REAL *saved_, const REAL *gns, REAL share, ptrdiff_t j, REAL *restrict dqj, NAME(Out) dc, REAL *restrict sums)
 {
     const REAL *qj = p + 4 * padded * j + from, *vj = qj + padded, *qj_ = p_ + 4 * padded * j + from, *vj_ = qj_ + padded;
     REAL of_q[64] = {0}, of_v[64] = {0}, unread[64];
@@ -473,8 +479,8 @@ static ALWAYS_INLINE void NAME(dual_columns_of)(
         SIMD
         for (ptrdiff_t x = 0; x < width; x++) {
             const REAL s = NAME(sigmoid)(ki[x] + qj[x] + ce[x]), slope = s * (1 - s);
-            const REAL w = ki_[x] + qj_[x], apart = vj[x] - ri[x];
-            const REAL t = slope * (gn_[x] * apart + gn[x] * (vj_[x] - ri_[x] + apart * w * (1 - 2 * s)));
+            const REAL w = ki_[x] + qj_[x], apart = vj[x] - share * ri[x];
+            const REAL t = slope * (gn_[x] * apart + gn[x] * (vj_[x] - share * ri_[x] + apart * w * (1 - 2 * s)));
             of_q[x] += t;
             of_v[x] += gn_[x] * s + gn[x] * w * slope;
             dce[x] = t;
@@ -499,7 +505,7 @@ CLONES static void NAME(layer_dual_columns)(
     for (ptrdiff_t j = piece.first; j < piece.last; j++) {
 #define DO(n)                                                                                                          \
         NAME(dual_columns_of)(n, piece.ptr[j], piece.ptr[j + 1], limit, from, padded, piece.other, piece.edge, p, p_,  \
-                              c, saved, saved_, gns, j, dp_ + 4 * padded * j + from, dc, sums + from)
+                              c, saved, saved_, gns, piece.share, j, dp_ + 4 * padded * j + from, dc, sums + from)
         IN_BLOCKS(DO)
 #undef DO
     }

@@ -65,7 +65,7 @@ def gated_layer(layer: Any, h: Tensor, e: Tensor | None, graphs: GraphBatch) -> 
     for i in range(len(h)):
         own = [k for k, edge in enumerate(edges) if edge[1] == i]
         total = sum((torch.sigmoid(z[k]) for k in own), torch.zeros_like(h[i])) + 1e-6
-        eta = {k: torch.sigmoid(z[k]) / total for k in own}
+        eta = {k: torch.sigmoid(z[k]) / (total if layer.form.normalize else 1) for k in own}
         u = A @ h[i] + a + sum((eta[k] * (B @ h[edges[k][0]] + b) for k in own), torch.zeros_like(h[i]))
         rows.append(h[i] + silu(layer_norm(u)))
     new = None if e is None else torch.stack([e_ij + silu(layer_norm(z_ij)) for e_ij, z_ij in zip(e, z, strict=True)])
@@ -73,9 +73,10 @@ def gated_layer(layer: Any, h: Tensor, e: Tensor | None, graphs: GraphBatch) -> 
 
 
 @pytest.mark.parametrize("edge_dim", [None, CHANNELS])
-def test_gatedgcn_is_the_published_one(edge_dim: int | None) -> None:
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gatedgcn_is_the_published_one(edge_dim: int | None, normalize: bool) -> None:
     graphs = example(edge_dim)
-    gnn, h = network("gatedgcn", edge_dim, num_layers=3).requires_grad_(False), features(graphs)
+    gnn, h = network("gatedgcn", edge_dim, num_layers=3, normalize=normalize).requires_grad_(False), features(graphs)
     found, e = h, graphs.edge_attr
     for layer in gnn.layers:
         found, e = gated_layer(layer, found, e, graphs)
@@ -94,9 +95,13 @@ def test_features_of_edges_of_another_width_are_mapped_first() -> None:
 
 @pytest.mark.parametrize(("local", "edge_dim"), [("gatedgcn", None), ("gatedgcn", CHANNELS), ("gcn", None)])
 @pytest.mark.parametrize("attention", ["full", "linear"])
-def test_gps_is_the_published_one(local: str, edge_dim: int | None, attention: str) -> None:
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gps_is_the_published_one(local: str, edge_dim: int | None, attention: str, normalize: bool) -> None:
     graphs = example(edge_dim)
-    gnn = network("gps", edge_dim, num_layers=2, local=local, attention=attention, heads=2)
+    of_gates = {} if normalize else {"normalize": False}
+    if local != "gatedgcn" and of_gates:
+        pytest.skip("only GatedGCN has gates")
+    gnn = network("gps", edge_dim, num_layers=2, local=local, attention=attention, heads=2, **of_gates)
     gnn.requires_grad_(False)
     h, e = features(graphs), graphs.edge_attr
     found = h

@@ -14,7 +14,7 @@ from torch import Tensor
 from lyapflow.projection import combine
 from lyapflow_graph import GatedGCN, GraphBatch, GraphEnergy, TangoConv
 from lyapflow_graph.kernels import cpu, kernel_backend
-from lyapflow_graph.kernels.layer import HeadWeights, LayerWeights, gated_energy, gated_layer
+from lyapflow_graph.kernels.layer import Form, HeadWeights, LayerWeights, gated_energy, gated_layer
 from lyapflow_graph.kernels.velocity import velocity
 from tests.lyapflow_graph.cases import batches, example
 from tests.lyapflow_graph.test_kernels import DTYPES, SEEDS, WIDTHS, hub
@@ -22,10 +22,11 @@ from tests.lyapflow_graph.test_kernels import DTYPES, SEEDS, WIDTHS, hub
 pytestmark = pytest.mark.skipif(not cpu.available, reason="the kernels were not compiled here")
 Case = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]
 NAMES = ("layer", "energy", "two layers", "velocity")
+FORMS = [Form(residual, normalize) for residual in (True, False) for normalize in (True, False)]
 
 
 def case(
-    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool = True, residual: bool = True
+    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool = True, form: Form = FORMS[0]
 ) -> Case:
     """A function of its inputs alone, and these; features of nodes are a view into a wider tensor."""
     random = torch.Generator().manual_seed(seed)
@@ -54,7 +55,7 @@ def case(
 
         def of_layer(h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
             *given, last = rest
-            return (gated_layer(h, last, LayerWeights(*given), packed, residual),)
+            return (gated_layer(h, last, LayerWeights(*given), packed, form),)
 
         inputs = [h, *weights] + ([] if c is None else [c])
         return (of_layer if c is not None else lambda *x: of_layer(*x, None)), inputs
@@ -67,7 +68,7 @@ def case(
         given = list(rest)
         last = given.pop() if c is not None else None
         layers = [LayerWeights(*given[m : m + 4]) for m in range(4, len(given), 4)]
-        return gated_energy(h, last, layers, HeadWeights(*given[:4]), packed, of_nodes, residual)
+        return gated_energy(h, last, layers, HeadWeights(*given[:4]), packed, of_nodes, form)
 
     return of_energy, [h, *head, *weights] + ([] if c is None else [c])
 
@@ -82,18 +83,18 @@ def first_derivatives(function: Callable[..., tuple[Tensor, ...]], inputs: list[
 @pytest.mark.parametrize("name", NAMES)
 @given(
     graphs=batches() | st.integers(1, 40).map(hub), width=WIDTHS, seed=SEEDS, dtype=DTYPES, edges=st.booleans(),
-    residual=st.booleans(),
+    form=st.sampled_from(FORMS),
 )  # fmt: skip
 def test_kernels_agree_with_plain_torch(
-    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool, residual: bool
+    name: str, graphs: GraphBatch, width: int, seed: int, dtype: torch.dtype, edges: bool, form: Form
 ) -> None:
     """Within rounding in double precision; in single no further from the truth than plain torch is, up to a factor."""
-    function, inputs = case(name, graphs, width, seed, dtype, edges, residual)
+    function, inputs = case(name, graphs, width, seed, dtype, edges, form)
     found = first_derivatives(function, inputs)
     with kernel_backend("reference"):
         plain = first_derivatives(function, inputs)
         precise = [x.detach().double().requires_grad_() for x in inputs]
-        truth = first_derivatives(case(name, graphs, width, seed, torch.float64, edges, residual)[0], precise)
+        truth = first_derivatives(case(name, graphs, width, seed, torch.float64, edges, form)[0], precise)
     for ours, theirs, exact in zip(found, plain, truth, strict=True):
         # A row whose entries are all but equal is divided by 0.003, in a third derivative thrice.
         size = max(1.0, float(exact.abs().max())) if exact.numel() else 1.0
@@ -105,12 +106,12 @@ def _distance(x: Tensor, exact: Tensor) -> float:
     return float((x.double() - exact).abs().max()) if x.numel() else 0.0
 
 
-@given(graphs=batches(), width=WIDTHS, seed=SEEDS, edges=st.booleans(), residual=st.booleans())
+@given(graphs=batches(), width=WIDTHS, seed=SEEDS, edges=st.booleans(), form=st.sampled_from(FORMS))
 def test_the_second_derivative_of_a_layer_in_its_input(
-    graphs: GraphBatch, width: int, seed: int, edges: bool, residual: bool
+    graphs: GraphBatch, width: int, seed: int, edges: bool, form: Form
 ) -> None:
     """What an energy that holds such a layer among others takes: by kernels, unless weights have a cotangent too."""
-    function, (h, *others) = case("layer", graphs, width, seed, torch.float64, edges, residual)
+    function, (h, *others) = case("layer", graphs, width, seed, torch.float64, edges, form)
 
     def twice() -> list[Tensor]:
         (y,) = function(h, *others)
@@ -129,8 +130,9 @@ def test_the_second_derivative_of_a_layer_in_its_input(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("edges", [False, True])
 @pytest.mark.parametrize("width", [3, 16])  # padded, and not
-def test_derivatives_are_right(name: str, edges: bool, width: int) -> None:
-    function, inputs = case(name, example(), width, 0, torch.float64, edges)
+@pytest.mark.parametrize("form", FORMS[:2])
+def test_derivatives_are_right(name: str, edges: bool, width: int, form: Form) -> None:
+    function, inputs = case(name, example(), width, 0, torch.float64, edges, form)
     torch.autograd.gradcheck(function, inputs, fast_mode=True)
     torch.autograd.gradgradcheck(function, inputs, fast_mode=True, atol=1e-4)
 

@@ -94,6 +94,10 @@ class GraphModel(nn.Module, ABC):
             nn.Dropout(dropout),
             nn.Linear(hidden_channels, out_channels),
         )
+        self.shift: Tensor
+        self.scale: Tensor
+        self.register_buffer("shift", torch.zeros(out_channels))
+        self.register_buffer("scale", torch.ones(out_channels))
 
     def reset_parameters(self) -> None:
         """Draw all parameters again."""
@@ -125,7 +129,24 @@ class GraphModel(nn.Module, ABC):
         """What is said of nodes or graphs, from the features that the body gives."""
         if self.task == "graph":
             h = torch.cat([graphs.pool(h, how) for how in self._pools], dim=1)
-        return self.readout(h)
+        return self.shift + self.scale * self.readout(h)
+
+    def standardize(self, labels: Tensor) -> None:
+        """Let the readout tell labels in units of their spread, from their mean on.
+
+        For regression on labels that are not of the size of one: weights move by about the learning rate in a step, and
+        would need many to get from a start near zero to a mean of nine. What the model gives is in the units of the
+        labels as before.
+
+        Args:
+            labels: `[m, out_channels]`, of the training set.
+        """
+        if labels.ndim != 2 or labels.shape[1] != self.out_channels or len(labels) == 0:
+            raise ValueError(f"labels must have shape [m, {self.out_channels}], m > 0, got {list(labels.shape)}")
+        exact = labels.double()
+        spread = exact.std(0, correction=0)
+        self.shift.copy_(exact.mean(0))
+        self.scale.copy_(torch.where(spread > 0, spread, 1.0))
 
     def encode(
         self,

@@ -95,6 +95,8 @@ class TrainingConfig:
         loader: "full" for whole graphs; "neighbor" or "cluster" for parts of one graph that is too large for a pass.
         neighbors: With "neighbor", how many are drawn at each hop.
         clusters: With "cluster", how many the graph is divided into.
+        standardize: For regression: whether the readout tells labels in units of their spread on the training set,
+            from their mean on; see :meth:`GraphModel.standardize`. Loss and metric are of the labels as they are.
         keep: Which weights are tested in the end: "best" on the validation set, or "last".
         energy_every: Epochs from one look at the energy along the flow to the next, beginning with the first; on one
             large graph a look costs about a tenth of an epoch.
@@ -125,6 +127,7 @@ class TrainingConfig:
     loader: Literal["full", "neighbor", "cluster"] = "full"
     neighbors: Sequence[int] = (10, 10)
     clusters: int = 100
+    standardize: bool = False
     keep: Literal["best", "last"] = "best"
     energy_every: int = 5
     certify: int = 64

@@ -146,7 +146,8 @@ def _backbone_options(name: str, given: Mapping[str, Any]) -> dict[str, Option]:
         return _options(GatedGCN)
     if name == "gps":
         local = given.get("local", "gatedgcn")
-        return (_without_defaults(_CONVS[local]) if local in _CONVS else {}) | _options(GPS)
+        of_local = _without_defaults(_CONVS[local]) if local in _CONVS else {"normalize": Option(bool)}
+        return of_local | _options(GPS)
     return _without_defaults(_CONVS[name]) | _options(PyGBackbone)
 
 

@@ -22,6 +22,7 @@ from torchmetrics.classification import (
 )
 
 from ..data.benchmark import Benchmark, Loss, Metric
+from .schema import ConfigError
 
 Reduce = Callable[[Tensor], Tensor]
 
@@ -133,6 +134,20 @@ def check_labels(benchmark: Benchmark, parts: Sequence[Literal["val", "test"]] =
         if shares == 0 or (shares == 1 and benchmark.metric == "roc_auc"):
             told = "positive" if shares == 0 else "negative"
             raise ValueError(f"{benchmark.metric} is not defined on {name} of {benchmark.name}: it has no {told} label")
+
+
+def regression_labels(benchmark: Benchmark) -> Tensor:
+    """`[m, out_channels]`, the labels of the training set that are learned from.
+
+    >>> from lyapflow_graph.data.benchmark import Benchmark
+    >>> regression_labels(Benchmark("mine", "node", [], [], [], 5, 3, None, "cross_entropy", "accuracy"))
+    Traceback (most recent call last):
+    lyapflow_graph.training.schema.ConfigError: training.standardize is for regression, and mine has cross_entropy
+    """
+    if benchmark.loss not in ("l1", "mse", "mse_by_graph"):
+        raise ConfigError(f"training.standardize is for regression, and {benchmark.name} has {benchmark.loss}")
+    graphs = [benchmark.train[i] for i in range(len(benchmark.train))]
+    return torch.cat([judged(graph.y, graph).target.reshape(-1, benchmark.out_channels) for graph in graphs])
 
 
 def update_metric(metric: torchmetrics.Metric, seen: Judged) -> None:

@@ -29,7 +29,7 @@ from .keeper import Keeper, OnEpoch, Stopped, seed_everything
 from .loaders import make_loader
 from .model import make_model
 from .module import GraphTask
-from .objectives import check_labels
+from .objectives import check_labels, regression_labels
 from .plots import draw_run
 from .progress import EpochBar
 from .record import Record, machine, peak_memory, versions
@@ -123,6 +123,8 @@ class _Run:
         seed_everything(config.seed)
         self.model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, data)
         self.model.to(torch.float64 if config.training.precision == "64" else torch.float32)
+        if config.training.standardize:
+            self.model.standardize(regression_labels(data))
         train = make_loader(data.train, config.training, config.seed, True, self.shard)
         self.loaders = [
             train,

@@ -440,3 +440,19 @@ def test_wrong_settings_are_named() -> None:
         Tango(5, 8, 2, backbone="mlp")
     with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
         Tango(5, 8, 2, layers=3)
+
+
+def test_predictions_of_a_standardized_model_are_in_the_units_of_the_labels() -> None:
+    torch.manual_seed(0)
+    model, data = Tango(5, 8, 2), ring(4)
+    before = model(data)
+    labels = torch.tensor([[100.0, 3.0], [104.0, 3.0], [108.0, 3.0]])
+    model.standardize(labels)
+    spread = labels[:, 0].std(correction=0)
+    assert_close(model(data)[:, 0], 104 + spread * before[:, 0])
+    assert_close(model(data)[:, 1], 3 + before[:, 1])  # labels that are all alike have no spread to divide by
+    again = Tango(5, 8, 2)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(data), model(data))
+    with pytest.raises(ValueError, match=r"labels must have shape \[m, 2\], m > 0, got \[4\]"):
+        model.standardize(torch.zeros(4))

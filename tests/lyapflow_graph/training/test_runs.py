@@ -37,6 +37,7 @@ from lyapflow_graph.training.energies import EnergyCurve, certificate_of, flow_o
 from lyapflow_graph.training.files import load_tensors, save_tensors
 from lyapflow_graph.training.loaders import PartLoader, make_loader
 from lyapflow_graph.training.report import paper_on
+from tests.lyapflow_graph.cases import assert_close
 from tests.lyapflow_graph.training.cases import graphs_with_classes, graphs_with_values, one_graph, small
 
 
@@ -68,6 +69,21 @@ def test_the_folder_of_a_run(run: tuple[Path, Record, Benchmark]) -> None:
     values = [float(row["val_weighted_accuracy"]) for row in rows]
     assert record.val == max(values) == values[record.best_epoch - 1]
     assert all(float(row["energy_last"]) < float(row["energy_first"]) for row in rows)
+
+
+def test_labels_are_standardized_by_those_of_the_training_set(tmp_path: Path) -> None:
+    data = graphs_with_values()
+    for graphs in (data.train, data.val, data.test):
+        for graph in graphs:
+            graph.y = 1000 + graph.y
+    record = train(small(data, standardize=True), tmp_path / "run", benchmark=data)
+    plain = train(small(data), tmp_path / "plain", benchmark=data)
+    assert record.val < plain.val - 2  # from the start: the mean of the labels need not be learned
+    labels, model = torch.cat([graph.y for graph in data.train]), load_model(tmp_path / "run")
+    assert_close(model.shift, labels.mean(0))
+    assert_close(model.scale, labels.std(0, correction=0))
+    with pytest.raises(ConfigError, match="standardize is for regression"):
+        train(small(graphs_with_classes(), standardize=True), tmp_path / "classes", benchmark=graphs_with_classes())
 
 
 def test_the_energy_is_looked_at_now_and_then(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_the_kind_decides_what_can_be_set(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key model.heads"):
         load_config(path, ["model.kind=gcn", "model.heads=2"])
     assert load_config(path, ["model.kind=gps", "model.local=gatv2", "model.negative_slope=1"])
+    assert load_config(path, ["model.kind=gps", "model.normalize=false"]).model.options["normalize"] is False
     with pytest.raises(ConfigError, match=r"unknown key model.negative_slope"):
         load_config(path, ["model.kind=gps", "model.negative_slope=1"])
 

@@ -61,11 +61,12 @@ class GatedGCNLayer(Layer):
         return h + change if self.form.residual else change
 
     def _update(self, own: Tensor, total: Tensor, weight: Tensor, graphs: GraphBatch) -> Tensor:
+        if not self.form.normalize:
+            return self.act(self.norm(own + total, graphs.graph_of_node, graphs.count))
         norm = self.norm.module
-        fused = isinstance(norm, RowNorm) and isinstance(self.act, nn.SiLU) and own.dtype == norm.weight.dtype
-        if fused and self.form.normalize:
+        if isinstance(norm, RowNorm) and isinstance(self.act, nn.SiLU) and own.dtype == norm.weight.dtype:
             return gated_update(own, total, weight, norm.weight, norm.bias)
-        u = own + (total / (weight + CLOSED) if self.form.normalize else total)
+        u = own + total / (weight + CLOSED)
         return self.act(self.norm(u, graphs.graph_of_node, graphs.count))
 
 

@@ -62,8 +62,8 @@ def gated_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tenso
     r"""A layer of :class:`GatedGCN` with normalised rows and SiLU, without dropout.
 
     With `[q v k own] = h weight^T + bias` and :func:`gated_sums` of them, the layer is
-    :math:`\mathrm{silu}(\mathrm{norm}(\mathrm{own} + \mathrm{num} / (\mathrm{den} + 10^{-6})))`, without the division where
-    gates are not normalised, added to h or not.
+    :math:`\mathrm{silu}(\mathrm{norm}(\mathrm{own} + \mathrm{num} / (\mathrm{den} + 10^{-6})))`, without the division
+    where gates are not normalised, added to h or not.
 
     Args:
         h: `[n, d]`.
@@ -326,9 +326,7 @@ class _Energy(torch.autograd.Function):
         return g_, dc, None, None, None, *dweights
 
 
-def _ready(
-    weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, form: Form
-) -> tuple[HeadWeights, list[_Gates]]:
+def _ready(weights: Sequence[Tensor], c: Tensor | None, edges: Tensor, form: Form) -> tuple[HeadWeights, list[_Gates]]:
     """The parameters of an energy, as the kernels take them."""
     weight, bias, out_weight, out_bias = weights[:4]
     width = cpu.width(len(bias))

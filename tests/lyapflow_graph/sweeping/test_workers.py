@@ -55,7 +55,7 @@ def running_pid(sweep: Sweep, folder: Path, url: str) -> int:
 
 def test_killed_and_interrupted(server: str | CannotStart, tmp_path: Path) -> None:
     """In the end every trial is there once, with the value that one worker alone finds."""
-    sweep = load_sweep(write_sweep(tmp_path, TOML.replace("epochs = 3", "epochs = 12")))
+    sweep = load_sweep(write_sweep(tmp_path, TOML.replace("epochs = 3", "epochs = 30")))  # to outlast the disturbances
     url = f"sqlite:///{tmp_path / 'trials.db'}" if isinstance(server, CannotStart) else server
     said: list[str] = []
 

@@ -3,7 +3,7 @@
 ::
 
     python -m experiments run property_prediction                                  # what is missing of a study
-    python -m experiments run property_prediction --row "TANGO" --column SSSP      # one cell
+    python -m experiments run property_prediction --row GPS --column SSSP          # one cell
     python -m experiments tables                                                   # docs and README, from the records
 
 Start `run` as often as there are cores, each with `OMP_NUM_THREADS=1`: a run that another process is at is passed by.

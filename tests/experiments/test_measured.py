@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import distance_study, solver_study
+from experiments import distance_study, error_study, solver_study
 from experiments.constants import constant
 from experiments.studies import HERE, load_study
 from lyapflow_graph.data import load
@@ -69,3 +69,30 @@ def test_studies_of_trained_models(runs: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sizes["rows"][0] == ["0.01", "none", "none"]
     assert sizes["rows"][1][1] != "none"
     assert "rise" not in sizes["rows"][1][2]
+
+
+def test_errors_are_described_with_and_without_the_worst() -> None:
+    errors = torch.full((200,), 0.01)
+    errors[[3, 150]] = 4.0
+    mean, interval, share, without, median = error_study.described(errors)
+    assert mean == f"{math.log10((8 + 1.98) / 200):.4f}"
+    assert share == f"{8 / 9.98:.0%}"
+    assert (without, median) == ("-2.0000", "0.10")
+    low, high = map(float, interval.split(" to "))
+    assert low < float(mean) < high < math.log10(10 * 4 / 200)
+    assert low == -2.0  # in one resampling of eight none of the two is drawn
+
+
+def test_study_of_errors_agrees_with_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(error_study, "save_measured", lambda name, **what: told.update({name: what}))
+    cells = load_study("property_prediction", HERE).cells
+    (cell,) = [one for one in cells if (one.row, one.column) == ("GatedGCN", "Diameter")]
+    tiny = ["data.options={ graphs = 60 }", "model.num_layers=1", "training.epochs=1"]
+    record = train(
+        load_config(cell.path, [*cell.settings, *tiny]), tmp_path / cell.place, figures=False, progress=False
+    )
+    error_study.main(runs=tmp_path)
+    ((row,),) = [table["rows"] for table in told["diameter_errors"]["tables"]]
+    assert row[:2] == ["GatedGCN", "Diameter"]
+    assert math.isclose(float(row[2]), record.test, abs_tol=1e-3)

@@ -41,14 +41,23 @@ def by_labels(found: Findings) -> dict[str, float | None]:
     return {repr(sorted(trial.labels.items())): trial.value for trial in found.trials}
 
 
-def running_pid(sweep: Sweep, folder: Path, url: str) -> int:
-    """The process of a trial that has done at least an epoch."""
+def kill_at_work(sweep: Sweep, folder: Path, url: str) -> None:
+    """Kill the process of a trial that has done at least an epoch, and that has not ended it meanwhile."""
     with open_storage(url) as storage:
         trials = Trials(sweep, folder, storage)
+
+        def at_work() -> dict[int, int]:
+            running = trials.study.get_trials(states=(TrialState.RUNNING,))
+            begun = [trial for trial in running if trial.intermediate_values and "worker" in trial.user_attrs]
+            return {trial.number: int(trial.user_attrs["worker"].split("-")[0]) for trial in begun}
+
         for _ in range(600):
-            for trial in trials.study.get_trials(states=(TrialState.RUNNING,)):
-                if trial.intermediate_values and "worker" in trial.user_attrs:
-                    return int(trial.user_attrs["worker"].split("-")[0])
+            for number, pid in at_work().items():
+                os.kill(pid, signal.SIGSTOP)
+                held = at_work().get(number) == pid
+                os.kill(pid, signal.SIGKILL if held else signal.SIGCONT)
+                if held:
+                    return
             time.sleep(0.05)
     raise AssertionError("no trial is under way")
 
@@ -60,9 +69,10 @@ def test_killed_and_interrupted(server: str | CannotStart, tmp_path: Path) -> No
     said: list[str] = []
 
     def disturb(line: str) -> None:
+        print(line)  # shown when this fails
         said.append(line)
         if len(said) == 1:
-            os.kill(running_pid(sweep, tmp_path / "a", url), signal.SIGKILL)
+            kill_at_work(sweep, tmp_path / "a", url)
         elif line.startswith("a worker was killed"):
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -62,6 +62,15 @@ def kill_at_work(sweep: Sweep, folder: Path, url: str) -> None:
     raise AssertionError("no trial is under way")
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C is listened to: a suite that a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_killed_and_interrupted(server: str | CannotStart, tmp_path: Path) -> None:
     """In the end every trial is there once, with the value that one worker alone finds."""
     sweep = load_sweep(write_sweep(tmp_path, TOML.replace("epochs = 3", "epochs = 30")))  # to outlast the disturbances

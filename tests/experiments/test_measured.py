@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 
 from experiments import distance_study, error_study, solver_study
 from experiments.constants import constant
@@ -86,6 +87,8 @@ def test_errors_are_described_with_and_without_the_worst() -> None:
 def test_study_of_errors_agrees_with_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Any] = {}
     monkeypatch.setattr(error_study, "save_measured", lambda name, **what: told.update({name: what}))
+    with pytest.raises(typer.BadParameter, match="no trained model of property_prediction in"):
+        error_study.main(runs=tmp_path)
     cells = load_study("property_prediction", HERE).cells
     (cell,) = [one for one in cells if (one.row, one.column) == ("GatedGCN", "Diameter")]
     tiny = ["data.options={ graphs = 60 }", "model.num_layers=1", "training.epochs=1"]
@@ -95,4 +98,4 @@ def test_study_of_errors_agrees_with_the_record(tmp_path: Path, monkeypatch: pyt
     error_study.main(runs=tmp_path)
     ((row,),) = [table["rows"] for table in told["diameter_errors"]["tables"]]
     assert row[:2] == ["GatedGCN", "Diameter"]
-    assert math.isclose(float(row[2]), record.test, abs_tol=1e-3)
+    assert math.isclose(float(row[2]), record.test, abs_tol=1e-4)  # which the table is rounded to

@@ -46,8 +46,8 @@ def main(
         about=(
             "The trained models of the columns of diameters, graph by graph on the test set. One graph in a hundred "
             "makes much of the mean squared error. The interval holds the middle 95 of 100 of the logarithms in "
-            f"{RESAMPLINGS:,} resamplings of the test graphs: how much a figure hangs on which graphs were drawn, not on "
-            "the seed of the training."
+            f"{RESAMPLINGS:,} resamplings of the test graphs: how much a figure hangs on which graphs were drawn, not "
+            "on the seed of the training."
         ),
         command="python -m experiments.error_study",
         seed=SEED,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from solvers import Newton, Systems
 from solvers.autograd import fresh, outside_inference_mode, recording
-from solvers.newton import attach_root
+from solvers.root_finding import attach_root
 from solvers.typing import PerSystem, PerSystemBool
 
 from .components import Energy, FunctionEnergy, Tangent, call, has_another_leaf

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lyapflow import Coefficient, Flow, LyapunovField, Tangent, project
 from lyapflow_graph import DirichletEnergy, GraphBatch
 from lyapflow_graph.batch import graphs_of
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

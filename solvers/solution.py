@@ -36,8 +36,9 @@ class Solution(Generic[Y]):
         y1: The state that every system reached.
         t1: The time that every system reached, `[S]`.
         status: How each system ended, `[S]`; the codes are those of :class:`Status`.
-        stats: Per system, `[S]`: `nfe` (evaluations of the field), `steps`, `accepted`, `rejected` and
-            `energy_rejected` (tries that a dissipative method turned down because the energy would have risen).
+        stats: Per system, `[S]`: `nfe` (evaluations of the field), `energy_evaluations` (of its energy, with or
+            without gradient), `steps`, `accepted`, `rejected` and `energy_rejected` (tries that a dissipative method
+            turned down because the energy would have risen).
     """
 
     ts: Tensor

@@ -249,7 +249,7 @@ class RelaxedRK(DissipativeMethod):
             factor = torch.where(off, gamma, factor)
             trial = self._try(term, start, taken)
             gamma = trial.gamma.to(size.dtype)
-            spent = tuple(before + more * off for before, more in zip(spent, trial.spent, strict=True))
+            spent = spent[0] + trial.spent[0] * off, spent[1] + trial.spent[1] * off
         y1 = trial.moved(term, start, torch.where(land, factor, gamma))
         return Proposal(y1, torch.where(land, t1, start.t + gamma * taken), *spent, trial.error)
 

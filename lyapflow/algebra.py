@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from solvers import Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 Gate = Callable[[Any], Any]
 VectorField = Callable[[Any, Tensor], Tensor]

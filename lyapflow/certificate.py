@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from solvers import Status
-from solvers._typing import PerSystem, PerSystemBool, PerSystemInt
+from solvers.typing import PerSystem, PerSystemBool, PerSystemInt
 
 from .binomial import clopper_pearson
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from solvers import Method, Systems, Term
+from solvers.autograd import outside_inference_mode
 from solvers.progress import progress_bar
-from solvers.term import outside_inference_mode, systems_of
+from solvers.term import systems_of
 
 from .certificate import Certificate, Sampled
 from .flow import Flow

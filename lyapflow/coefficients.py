@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from solvers import Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from .components import Coefficient
 from .layers import MLP

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from solvers import Rows, Single, Systems
-from solvers._typing import PerSystem
-from solvers.term import fresh, recording
+from solvers.autograd import fresh, recording
+from solvers.typing import PerSystem
 
 This = TypeVar("This")
 

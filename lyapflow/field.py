@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from solvers import Rows, Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from .algebra import Field
 from .components import (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from solvers import Systems
-from solvers._typing import PerSystem, PerSystemBool
-from solvers.term import fresh, recording
+from solvers.autograd import fresh, recording
+from solvers.typing import PerSystem, PerSystemBool
 
 from .field import LyapunovField
 

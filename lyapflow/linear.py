@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from solvers import Systems
-from solvers._typing import PerSystem, PerSystemBool
+from solvers.typing import PerSystem, PerSystemBool
 
 Operator = Callable[[Tensor], Tensor]
 

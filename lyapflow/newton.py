@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from solvers import Newton, Systems
-from solvers._typing import PerSystem, PerSystemBool
-from solvers.newton import attach_root
-from solvers.term import fresh, outside_inference_mode, recording
+from solvers.autograd import fresh, outside_inference_mode, recording
+from solvers.root_finding import attach_root
+from solvers.typing import PerSystem, PerSystemBool
 
 from .components import Energy, FunctionEnergy, Tangent, call, has_another_leaf
 from .linear import dense_solve, minres

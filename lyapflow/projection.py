@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from solvers import Rows, Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 
 def project(direction: Tensor, gradient: Tensor, systems: Systems | None = None) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lyapflow import Coefficient, Flow, LyapunovField, Tangent, project
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from .batch import GraphBatch
 from .dirichlet import DirichletEnergy, graphs_of

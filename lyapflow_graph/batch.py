@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from solvers import Segments, Single, Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from .kernels.adjacency import pack
 from .kernels.velocity import velocity

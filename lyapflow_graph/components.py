@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lyapflow import Coefficient, Energy, Tangent
 from lyapflow.layers import MLP, activation_named
 from solvers import Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from .backbones import Backbone, GatedGCN, GraphAttention
 from .backbones.gatedgcn import is_watched

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lyapflow.projection import at_least_single
-from solvers._typing import PerSystem
-from solvers.term import fresh, outside_inference_mode
+from solvers.autograd import fresh, outside_inference_mode
+from solvers.typing import PerSystem
 
 from .batch import GraphBatch, check_features
 from .conv import DynamicsConv, as_graphs, count_nodes

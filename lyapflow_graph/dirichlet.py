@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lyapflow import Energy
 from solvers import Systems
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from .batch import GraphBatch
 

@@ -23,7 +23,7 @@ from .method import (
     methods,
     register,
 )
-from .newton import Newton
+from .root_finding import Newton
 from .solution import Solution
 from .status import SolveError, Status
 from .stepper import Stepper

@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._typing import Field
 from .adjoint import Adjoint, Direct
 from .controllers import PID, Controller, Fixed
 from .lockstep import uniform_times
 from .loop import SLIVER, Event
 from .method.base import Method, find_method
+from .packing import Packing
 from .problem import Problem
 from .progress import Progress, progress_bar
 from .stopping import Stop
 from .systems import Systems
-from .term import Packing, Term, systems_of
+from .term import Term, systems_of
+from .typing import Field
 
 _LONGEST_GRID = 1_000_000  # steps
 

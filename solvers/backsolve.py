@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ._typing import Field, State
 from .adjoint import Backsolve, Direct
+from .autograd import fresh, outside_inference_mode, recording
 from .controllers import PID
 from .drop_in import CALLBACKS, Call, largest_rms, odeint
 from .loop import Event
@@ -19,7 +19,8 @@ from .method.base import Method
 from .problem import Problem
 from .solution import Solution
 from .systems import Systems
-from .term import Term, fresh, outside_inference_mode, recording
+from .term import Term
+from .typing import Field, State
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from ._typing import PerSystem, PerSystemBool
 from .method.base import Method, Step
-from .term import Norm, Term
+from .term import Term
+from .typing import PerSystem, PerSystemBool
 
 Memory = tuple[Tensor, ...]
+Norm = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,16 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._typing import Field, State
 from .adjoint import Adjoint, Direct
 from .arguments import check_capabilities, pack_state
+from .autograd import outside_inference_mode
 from .controllers import PID, Controller, Fixed, check_tolerance
 from .lockstep import uniform_times
 from .loop import SLIVER, Event, Observer
 from .method.base import LockstepMethod, Method, find_method
+from .packing import Packing
 from .problem import Problem
 from .systems import Single, Systems
-from .term import Packing, Term, outside_inference_mode, systems_of
+from .term import Term, systems_of
+from .typing import Field, State
 
 _ADAPTIVE_OPTIONS = {
     "first_step", "safety", "ifactor", "dfactor", "max_num_steps", "step_t", "jump_t", "norm", "dtype", "min_step",

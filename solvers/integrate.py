@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._typing import Field
 from .adjoint import Adjoint, Backsolve
 from .arguments import state_problem
+from .autograd import outside_inference_mode
 from .controllers import Controller
 from .loop import Event
 from .method.base import Method
@@ -18,7 +18,7 @@ from .progress import Progress
 from .solution import Solution, Y
 from .stopping import Stop
 from .systems import Systems
-from .term import outside_inference_mode
+from .typing import Field
 
 
 @outside_inference_mode

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._typing import PerSystem, PerSystemInt
 from .controllers import Controller, Memory
 from .method.base import Method, Step
 from .status import Status, failed, running
 from .stopping import Stop
 from .term import Term
+from .typing import PerSystem, PerSystemInt
 
 Event = Callable[..., Any]
 Observer = Callable[[str, Tensor, Tensor, Tensor], None]

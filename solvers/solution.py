@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ._typing import PerSystem, PerSystemInt
 from .method.base import Method, Step
 from .status import SolveError, Status, failed, solve_error
 from .term import Term
+from .typing import PerSystem, PerSystemInt
 
 Y = TypeVar("Y", Tensor, tuple[Tensor, ...])
 

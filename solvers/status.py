@@ -7,7 +7,7 @@ import enum
 import torch
 from torch import Tensor
 
-from ._typing import PerSystemInt
+from .typing import PerSystemInt
 
 
 class Status(enum.IntEnum):

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ._typing import Field, State
 from .arguments import state_problem
 from .controllers import Controller
 from .loop import LoopState
 from .method.base import Method
 from .systems import Systems
+from .typing import Field, State
 
 
 class Stepper:

@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ._typing import PerSystemBool
 from .method.base import Step
 from .term import Term
+from .typing import PerSystemBool
 
 
 class Stop(ABC):

@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ._typing import Int, PerSystem
+from .typing import Int, PerSystem
 
 
 class Systems(ABC):

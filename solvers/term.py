@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, final, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
-import torch.utils._pytree
 from torch import Tensor
 
-from ._typing import Field, State
+from .autograd import fresh, recording
+from .packing import Packing
 from .systems import Single, Systems
+from .typing import Field, State
 
 
 @runtime_checkable
@@ -41,32 +41,6 @@ def systems_of(field: Field, given: Systems | None) -> Systems:
     if not isinstance(given, Systems):
         raise TypeError(f"systems must be Single(), Rows() or Segments(index, count), got {type(given).__name__}")
     return given
-
-
-class Packing:
-    """A tuple of tensors as one tensor: side by side within each row where there are many systems, flat otherwise."""
-
-    def __init__(self, example: Sequence[Tensor], systems: Systems) -> None:
-        if len(example) == 0:
-            raise ValueError("y0 is an empty tuple: there is nothing to integrate")
-        self.shapes = [part.shape for part in example]
-        self.flat = isinstance(systems, Single)
-        if not self.flat:
-            rows = {shape[0] if len(shape) else None for shape in self.shapes}
-            if len(rows) != 1 or None in rows:
-                shapes = [list(shape) for shape in self.shapes]
-                raise ValueError(f"y0: with many systems all parts need the same first dimension, got shapes {shapes}")
-        self.lead = () if self.flat else tuple(self.shapes[0][:1])
-        self.widths = [shape[len(self.lead) :].numel() for shape in self.shapes]
-
-    def pack(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([part.reshape((*self.lead, -1)) for part in parts], dim=-1)
-
-    def unpack(self, packed: Tensor) -> tuple[Tensor, ...]:
-        """The parts again; leading dimensions of `packed` beyond a state's own (times) are kept."""
-        extra = packed.shape[: packed.ndim - len(self.lead) - 1]
-        pieces = packed.split(self.widths, dim=-1)
-        return tuple(piece.reshape((*extra, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True))
 
 
 @final
@@ -229,48 +203,6 @@ class Term:
         return self._parameters
 
 
-def recording() -> contextlib.AbstractContextManager[Any]:
-    """Autograd is on inside, also under `torch.no_grad()` and `torch.inference_mode()`."""
-    return _leaving_inference_mode() if torch.is_inference_mode_enabled() else torch.enable_grad()
-
-
-@contextlib.contextmanager
-def _leaving_inference_mode() -> Iterator[None]:
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
-
-
-def fresh(y: Tensor) -> Tensor:
-    """The same values as a new leaf that records gradients."""
-    if y.is_inference():
-        y = y.clone()
-    return y.detach().requires_grad_()
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def outside_inference_mode(function: Function) -> Function:
-    """Make a function work under `torch.inference_mode()` too, by leaving it.
-
-    Fields and implicit methods take gradients on the way, which tensors made in inference mode cannot be part of.
-    """
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-            return function(*args, **kwargs)
-        with torch.inference_mode(False), torch.no_grad():
-            args, kwargs = torch.utils._pytree.tree_map_only(Tensor, _ordinary, (args, kwargs))
-            return function(*args, **kwargs)
-
-    return wrapped  # type: ignore[return-value]
-
-
-def _ordinary(x: Tensor) -> Tensor:
-    return x.clone() if x.is_inference() else x
-
-
 _NODES: dict[tuple[Any, ...], Tensor] = {}
 
 
@@ -289,6 +221,3 @@ def _describe(x: Any) -> str:
     if isinstance(x, Tensor):
         return f"a tensor of shape {list(x.shape)}"
     return f"{type(x).__name__}"
-
-
-Norm = Callable[[Tensor], Tensor]

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from ..components import Energy, taken_by
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lyapflow import Field
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
 from ..conv import DynamicsConv

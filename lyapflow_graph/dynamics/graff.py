@@ -7,7 +7,7 @@ from typing import final
 from torch import Tensor
 
 from solvers import Method
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
 from .aggregation import square, symmetric_neighbours, symmetrized

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lyapflow.layers import activation_named
 from solvers import Method
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from ..backbones.pyg import call_network
 from ..batch import GraphBatch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from solvers import Method
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
 from .aggregation import check_not_negative, log_cosh, normalized_neighbours, square

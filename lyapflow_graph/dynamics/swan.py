@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lyapflow.layers import activation_named
 from solvers import Method
-from solvers._typing import PerSystem
+from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
 from .aggregation import antisymmetrized, check_monotone, log_cosh, mean_neighbours, square

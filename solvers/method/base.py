@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor
 
 from .. import interpolation
-from .._typing import PerSystemBool
 from ..term import Term
+from ..typing import PerSystemBool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ..newton import Newton, attach_root, find_root
+from ..root_finding import Newton, attach_root, find_root
 from ..systems import Systems
 from ..term import Term
 from .base import Method, Step, register

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ._typing import PerSystemBool, PerSystemInt
+from .autograd import fresh, recording
 from .systems import Systems
-from .term import fresh, recording
+from .typing import PerSystemBool, PerSystemInt
 
 Operator = Callable[[Tensor], Tensor]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from torch import Tensor
 
 from solvers import Newton, Rows
-from solvers.newton import attach_root, find_root, gmres
+from solvers.root_finding import attach_root, find_root, gmres
 
 
 @given(size=st.integers(1, 8), batch=st.integers(1, 4), seed=st.integers(0, 999), krylov=st.integers(2, 10))

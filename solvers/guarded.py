@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._typing import Field
 from .adjoint import Adjoint, Backsolve, Direct
+from .autograd import outside_inference_mode
 from .loop import finite
 from .method.base import Method, find_method
 from .method.explicit import ExplicitRK
@@ -25,7 +25,8 @@ from .progress import STEPS_BETWEEN_REPORTS, Progress, progress_bar
 from .solution import Solution
 from .status import Status, failed
 from .systems import Systems
-from .term import Term, outside_inference_mode, systems_of
+from .term import Term, systems_of
+from .typing import Field
 
 ROUNDINGS = 8.0
 """A rise of an energy by this many machine epsilons of its size is rounding."""

@@ -19,7 +19,7 @@ from .cases import CHANNELS, alone, batches, example, features
 
 def certified(conv: DynamicsConv, graphs: GraphBatch, energy: torch.Tensor, ys: torch.Tensor) -> bool:
     """Whether the energies of the states, computed once more, are those that were given, and never rise."""
-    field = conv.on(graphs)
+    field = conv.bind(graphs)
     again = torch.stack([field.energy(0.0, y) for y in ys]).detach()
     tolerance = 64 * torch.finfo(again.dtype).eps * again.abs().amax(0)
     same = bool(((again - energy).abs() <= tolerance).all())
@@ -52,14 +52,14 @@ def test_the_guard_is_the_default_and_euler_one_argument_away() -> None:
     torch.manual_seed(0)
     graphs = example(dtype=torch.float32)
     x = features(graphs).float()
-    guarded = TangoConv(CHANNELS, num_steps=6, step_size=10.0, beta_start=2.0)
+    guarded = TangoConv(CHANNELS, num_steps=6, step_size=2.0, beta_start=2.0)
     assert guarded.guard
     assert "guard=True" in repr(guarded)
-    plain = TangoConv(CHANNELS, num_steps=6, step_size=10.0, beta_start=2.0, guard=False)
+    plain = TangoConv(CHANNELS, num_steps=6, step_size=2.0, beta_start=2.0, guard=False)
     plain.load_state_dict(guarded.state_dict())
-    wanted, field = x, plain.on(graphs)
+    wanted, field = x, plain.bind(graphs)
     for _ in range(6):
-        wanted = wanted + 10.0 * field(0.0, wanted)
+        wanted = wanted + 2.0 * field(0.0, wanted)
     torch.testing.assert_close(plain(x, graphs), wanted)
     assert DescentCount.of(guarded.take_steps(x, graphs)).holds
     assert not DescentCount.of(plain.take_steps(x, graphs)).holds
@@ -113,7 +113,7 @@ def test_a_graph_whose_energy_overflows_is_named_and_leaves_the_others_alone() -
 
 def test_other_dynamics_with_an_energy_can_be_guarded() -> None:
     class Heat(DynamicsConv):
-        def on(self, graphs: GraphBatch) -> LyapunovField:
+        def bind(self, graphs: GraphBatch) -> LyapunovField:
             return LyapunovField(DirichletEnergy(systems=graphs))
 
     graphs, x = example(), features(example())

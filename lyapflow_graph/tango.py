@@ -8,13 +8,14 @@ from typing import Any, Literal, final
 from torch import nn
 
 from lyapflow import LyapunovField
-from solvers import Method
+from solvers import ExplicitRK, Method
+from solvers.method.base import find_method
 
 from .backbones import make_backbone
 from .backbones.base import check_edge_attr
 from .batch import GraphBatch
-from .components import GraphEnergy, GraphTangent, PooledCoefficient, Reduction
 from .conv import DynamicsConv
+from .tango_parts import GraphEnergy, GraphTangent, PooledCoefficient, Reduction
 
 Ablation = Literal["non-energy", "non-tangent", "gradient-flow"]
 
@@ -64,6 +65,8 @@ class TangoConv(DynamicsConv):
             promise nothing.
         method: A name from :func:`solvers.methods`, or a method.
         checkpoint: Whether to compute every step again when gradients flow back, to save memory.
+        guard: Whether every step is guarded, so that no step raises the energy of a graph: see :class:`lyapflow.Flow`.
+            None guards wherever there is something to keep: explicit methods, no ablation that promises nothing.
         backbone_options: Further options of networks given by name, as `{"heads": 8}`.
 
     >>> import torch
@@ -99,9 +102,17 @@ class TangoConv(DynamicsConv):
         ablation: Ablation | None = None,
         method: str | Method = "euler",
         checkpoint: bool = False,
+        guard: bool | None = None,
         backbone_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(channels, num_steps, step_size, method, checkpoint)
+        promises = ablation not in ("non-energy", "non-tangent")
+        if guard is None:
+            guard = promises and isinstance(find_method(method), ExplicitRK)
+        elif guard and not promises:
+            raise ValueError(
+                f"ablation={ablation!r} promises no descent, so there is nothing to guard: leave out guard"
+            )
+        super().__init__(channels, num_steps, step_size, method, checkpoint, guard)
         if granularity not in ("graph", "node"):
             raise ValueError(f'granularity must be "graph" or "node", got {granularity!r}')
         if ablation not in (None, "non-energy", "non-tangent", "gradient-flow"):
@@ -123,7 +134,7 @@ class TangoConv(DynamicsConv):
             self.beta = PooledCoefficient(channels, "real", pool, act, gain=_BETA_GAIN, start=beta_start)
         self.granularity, self.ablation = granularity, ablation
 
-    def on(self, graphs: GraphBatch) -> LyapunovField:
+    def bind(self, graphs: GraphBatch) -> LyapunovField:
         check_edge_attr(graphs.edge_attr, self.edge_dim)  # here, before any work is done
         projection: Literal["system", "row", "none"] = "system" if self.granularity == "graph" else "row"
         return LyapunovField(

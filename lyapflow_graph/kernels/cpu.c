@@ -26,6 +26,13 @@
 #define CLONES
 #endif
 
+#if defined(_OPENMP)
+#include <omp.h>
+#define THREAD omp_get_thread_num()
+#else
+#define THREAD 0
+#endif
+
 #if defined(__GNUC__)
 #define PREFETCH(address) __builtin_prefetch(address)
 #else
@@ -154,7 +161,7 @@ static int sums(int kernel)
                                call->share, call->share ? CLOSED : 1})
 #define SUMS(type) (type *)call->sums + sums(kernel) * piece * call->padded
 #define RUN(type)                                                                                                      \
-    type room[ROOM * call->padded];                                                                                    \
+    type *room = memory;                                                                                               \
     void *const *at = call->at;                                                                                        \
     switch (kernel) {                                                                                                  \
     case FORWARD: NAMED(forward_rows)(EDGES, IN(0), IN(1), IN(2), IN(3), OUT(4), OUT(5)); break;                       \
@@ -209,7 +216,7 @@ static int sums(int kernel)
     default: NAMED(head_dual)(PIECE, at[0], at[1], at[2], at[3], at[4], IN(5), at[6], at[7], SUMS(type));              \
     }
 
-static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call)
+static void run(int kernel, int doubles, ptrdiff_t piece, const Call *call, void *memory)
 {
     const ptrdiff_t first = piece * ROWS, last = first + ROWS < call->rows ? first + ROWS : call->rows;
     if (doubles) {
@@ -294,15 +301,20 @@ static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t cou
         if (!call.sums)
             return PyErr_NoMemory();
     }
-    (void)threads; /* where there is no OpenMP */
+    const size_t room = (size_t)(ROOM * call.padded) * (doubles ? sizeof(double) : sizeof(float));
+    char *rooms = PyMem_Malloc((size_t)threads * room + 1); /* not on the stack: rows are of any width */
+    if (!rooms) {
+        PyMem_Free(call.sums);
+        return PyErr_NoMemory();
+    }
     Py_BEGIN_ALLOW_THREADS
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (ptrdiff_t piece = 0; piece < pieces; piece++)
-        run(kernel, doubles, piece, &call);
+        run(kernel, doubles, piece, &call, rooms + (size_t)THREAD * room);
     finish(kernel, doubles, pieces, &call);
     Py_END_ALLOW_THREADS
-    if (sums(kernel))
-        PyMem_Free(call.sums);
+    PyMem_Free(rooms);
+    PyMem_Free(call.sums);
     Py_RETURN_NONE;
 }
 

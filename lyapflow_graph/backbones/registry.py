@@ -29,6 +29,10 @@ class BackboneEntry:
         layer: Makes one layer of it for :class:`GPS`, called as `layer(place, **options)`; None if it has no such.
         layer_options: What has the options of a layer as arguments.
         wraps_layer: Whether it has an option `local`, which names the backbone whose layers it has inside.
+
+    >>> from lyapflow_graph import BACKBONES
+    >>> BACKBONES["gine"].edges, BACKBONES["gps"].wraps_layer
+    ('required', True)
     """
 
     name: str

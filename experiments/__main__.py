@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from lyapflow_graph.training import train
 
-from .studies import RESULTS, Cell, load_study
+from .study import RESULTS, Cell, load_study
 from .tables import write_all
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -3,10 +3,10 @@
 from solvers import Rows, Segments, Single, Systems
 
 from .algebra import Combination, Field, Window
+from .base import Coefficient, Energy, PointwiseEnergy, SystemModule, Tangent
 from .certificate import Certificate, Sampled
 from .certify import certify
 from .coefficients import DescentShare, MLPCoefficient
-from .components import Coefficient, Energy, PointwiseEnergy, SystemModule, Tangent
 from .energies import Annealed, ConvexEnergy, DoubleWell, Himmelblau, LogSumExp, MLPEnergy, Quadratic, Rosenbrock
 from .field import LyapunovField, Parts
 from .flow import Flow, odeint

@@ -15,7 +15,7 @@ from solvers import Rows, Systems
 from solvers.typing import PerSystem
 
 from .algebra import Field
-from .components import (
+from .base import (
     Coefficient,
     Energy,
     FunctionCoefficient,
@@ -301,7 +301,7 @@ def _component(name: str, given: Any, kind: Any, wrap: Any, systems: Systems | N
         if not callable(given):
             raise TypeError(f"{name} must be {kind.__name__} or a callable of the state, got {type(given).__name__}")
         given = wrap(given)
-    return given if systems is None or given.systems is systems else given.over(systems)
+    return given if systems is None or given.systems is systems else given.bind(systems)
 
 
 def _per_system(value: Scale, systems: Systems, like: Tensor) -> Tensor:

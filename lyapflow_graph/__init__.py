@@ -13,7 +13,6 @@ from .backbones import (
     make_backbone,
 )
 from .batch import GraphBatch
-from .components import GraphEnergy, GraphTangent, PooledCoefficient
 from .conv import DynamicsConv
 from .diagnostics import (
     InfluenceOverDistance,
@@ -30,6 +29,7 @@ from .dynamics import ADGN, DGC, GRAFF, GRAND, PHDGN, SWAN, GraphCON, GraphDynam
 from .encoders import ATOM_FEATURES, BOND_FEATURES, CategoricalEncoder, PositionalEncoder
 from .models import GraphModel, GraphNet, Tango
 from .tango import TangoConv
+from .tango_parts import GraphEnergy, GraphTangent, PooledCoefficient
 
 __all__ = [
     "ADGN",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lyapflow import Flow
 from solvers import Checkpointed, Method, Solution, Stop
 
-from .batch import GraphBatch, check_features
+from .batch import GraphBatch, as_graphs, check_features, count_nodes
 
 
 class DynamicsConv(nn.Module, ABC):
@@ -34,7 +34,7 @@ class DynamicsConv(nn.Module, ABC):
     >>> from lyapflow import LyapunovField
     >>> from lyapflow_graph import DirichletEnergy, DynamicsConv
     >>> class Heat(DynamicsConv):
-    ...     def on(self, graphs):
+    ...     def bind(self, graphs):
     ...         return LyapunovField(DirichletEnergy(systems=graphs))
     >>> Heat(1, num_steps=100)(torch.tensor([[1.0], [0.0]]), torch.tensor([[0, 1], [1, 0]]))
     tensor([[0.5000],
@@ -58,7 +58,7 @@ class DynamicsConv(nn.Module, ABC):
         self.method, self.checkpoint = method, checkpoint
 
     @abstractmethod
-    def on(self, graphs: GraphBatch) -> Any:
+    def bind(self, graphs: GraphBatch) -> Any:
         """The field on these graphs, sharing the parameters of this layer."""
 
     def start(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class DynamicsConv(nn.Module, ABC):
         """
         if num_nodes is None:
             num_nodes = count_nodes(edge_index, batch)
-        return self.on(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
+        return self.bind(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
 
     # torch.compile has no double backward, which a step takes: it compiles what is around the flow, not the flow.
     @torch.compiler.disable
@@ -136,7 +136,7 @@ class DynamicsConv(nn.Module, ABC):
         check_features("x", x, self.channels)
         graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
         adjoint = Checkpointed(every=1) if self.checkpoint and torch.is_grad_enabled() else None
-        flow = Flow(self.on(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint)
+        flow = Flow(self.bind(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint)
         return flow.solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
 
     def extra_repr(self) -> str:
@@ -144,33 +144,6 @@ class DynamicsConv(nn.Module, ABC):
         method = "" if name == "euler" else f", method={name!r}"
         checkpoint = ", checkpoint=True" if self.checkpoint else ""
         return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{checkpoint}"
-
-
-@torch.compiler.disable  # the checks look at values
-def as_graphs(
-    edge_index: Tensor | GraphBatch,
-    num_nodes: int,
-    edge_attr: Tensor | None = None,
-    batch: Tensor | None = None,
-    batch_size: int | None = None,
-) -> GraphBatch:
-    """The graphs of a call, which may have been given as such."""
-    if not isinstance(edge_index, GraphBatch):
-        return GraphBatch(edge_index, num_nodes, edge_attr, batch, batch_size)
-    if edge_attr is not None or batch is not None or batch_size is not None:
-        raise ValueError("a GraphBatch holds edge_attr and batch already; do not give them again")
-    if edge_index.num_nodes != num_nodes:
-        raise ValueError(f"x has {num_nodes} rows, but the graphs have {edge_index.num_nodes} nodes")
-    return edge_index
-
-
-def count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None = None) -> int:
-    """How many nodes there are, where nobody says so."""
-    if isinstance(edge_index, GraphBatch):
-        return edge_index.num_nodes
-    if batch is not None:
-        return len(batch)
-    return int(edge_index.max()) + 1 if edge_index.numel() else 0
 
 
 def reset(module: nn.Module) -> None:

@@ -13,8 +13,8 @@ from solvers import Method
 from .backbones import make_backbone
 from .backbones.base import check_edge_attr
 from .batch import GraphBatch
-from .components import GraphEnergy, GraphTangent, PooledCoefficient, Reduction
 from .conv import DynamicsConv
+from .tango_parts import GraphEnergy, GraphTangent, PooledCoefficient, Reduction
 
 Ablation = Literal["non-energy", "non-tangent", "gradient-flow"]
 
@@ -123,7 +123,7 @@ class TangoConv(DynamicsConv):
             self.beta = PooledCoefficient(channels, "real", pool, act, gain=_BETA_GAIN, start=beta_start)
         self.granularity, self.ablation = granularity, ablation
 
-    def on(self, graphs: GraphBatch) -> LyapunovField:
+    def bind(self, graphs: GraphBatch) -> LyapunovField:
         check_edge_attr(graphs.edge_attr, self.edge_dim)  # here, before any work is done
         projection: Literal["system", "row", "none"] = "system" if self.granularity == "graph" else "row"
         return LyapunovField(

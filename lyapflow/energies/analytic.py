@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from solvers import Systems
 
-from ..components import PointwiseEnergy
+from ..base import PointwiseEnergy
 
 
 class AnalyticEnergy(PointwiseEnergy):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from solvers import Systems
 
-from ..components import PointwiseEnergy
+from ..base import PointwiseEnergy
 from ..layers import MLP
 
 _BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {"square": torch.square, "softplus": F.softplus, "none": lambda v: v}

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from solvers import Rows, Segments, Single, Systems
 
+from ..base import Energy, PointwiseEnergy, Tangent
 from ..coefficients import MLPCoefficient
-from ..components import Energy, PointwiseEnergy, Tangent
 from ..energies import ConvexEnergy, DoubleWell, LogSumExp, MLPEnergy, Quadratic, Rosenbrock
 from ..field import LyapunovField
 from ..tangents import AntisymmetricTangent, MLPTangent
@@ -168,7 +168,7 @@ def energies(
     for parameter in inner.parameters():
         parameter.data = 0.7 * normal(*parameter.shape)
     energy = Scaled(inner.to(dtype), draw(_powers_of_ten(scales)))
-    return energy if division is None else energy.over(division)
+    return energy if division is None else energy.bind(division)
 
 
 class Scaled(PointwiseEnergy):

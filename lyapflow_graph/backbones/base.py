@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from ..batch import GraphBatch
-from ..conv import as_graphs, reset
+from ..batch import GraphBatch, as_graphs
+from ..conv import reset
 
 
 class Layer(nn.Module, ABC):

@@ -1,6 +1,6 @@
 """Data sets by name, each with its protocol, and mini-batches of graphs."""
 
-from .benchmark import Benchmark, Loss, Metric, maximise
+from .dataset import GraphDataset, Loss, Metric, maximise
 from .errors import DamagedDataError, MissingDataError
 from .graphs import GraphSet
 from .importing import import_files
@@ -10,8 +10,8 @@ from .sources import default_root
 
 __all__ = [
     "BatchLoader",
-    "Benchmark",
     "DamagedDataError",
+    "GraphDataset",
     "GraphSet",
     "Loss",
     "Metric",

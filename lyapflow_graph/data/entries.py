@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .sources import Source
 
 
@@ -44,7 +44,7 @@ class Entry:
 
     name: str
     about: str
-    make: Callable[..., Benchmark]
+    make: Callable[..., GraphDataset]
     sources: tuple[Source, ...] = ()
     splits: int = 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import barbells, gnn_benchmark, heterophilous, minesweeper, peptides, properties, sbm, superpixels, zinc
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .encodings import with_encodings
 from .entries import Entry, Request
 from .options import check_number
@@ -38,12 +38,12 @@ def load(
     download: bool = False,
     progress: bool = False,
     **options: Any,
-) -> Benchmark:
+) -> GraphDataset:
     """A data set with its protocol.
 
     Args:
-        name: One of :func:`names`; or `module:object`, that is a :class:`Benchmark`, a data set of PyTorch Geometric, a
-            list of graphs, or a callable that makes one of these; or a folder of npz files.
+        name: One of :func:`names`; or `module:object`, that is a :class:`GraphDataset`, a data set of PyTorch
+            Geometric, a list of graphs, or a callable that makes one of these; or a folder of npz files.
         root: The folder for files and caches; :func:`default_root` if not given.
         split: Which, where there are several.
         pe: Positional encodings that every graph shall have, and their widths: `{"random_walk_pe": 20}`.
@@ -59,11 +59,11 @@ def load(
     root = default_root() if root is None else Path(root).expanduser()
     check_number("split", split, least=0)
     request = Request(root, split, download, progress)
-    benchmark = _from_registry(name, request, options) if name in ENTRIES else _own(name, split, options)
-    return with_encodings(benchmark, pe, root, progress) if pe else benchmark
+    dataset = _from_registry(name, request, options) if name in ENTRIES else _own(name, split, options)
+    return with_encodings(dataset, pe, root, progress) if pe else dataset
 
 
-def _from_registry(name: str, request: Request, options: dict[str, Any]) -> Benchmark:
+def _from_registry(name: str, request: Request, options: dict[str, Any]) -> GraphDataset:
     entry = ENTRIES[name]
     check_number(f"split of {name}", request.split, least=0, most=entry.splits - 1)
     known = [option for option in inspect.signature(entry.make).parameters if option != "request"]
@@ -73,7 +73,7 @@ def _from_registry(name: str, request: Request, options: dict[str, Any]) -> Benc
     return entry.make(request, **options)
 
 
-def _own(name: str, split: int, options: dict[str, Any]) -> Benchmark:
+def _own(name: str, split: int, options: dict[str, Any]) -> GraphDataset:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return from_folder(folder, split, options)

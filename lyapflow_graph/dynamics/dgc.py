@@ -50,6 +50,6 @@ class DGC(DynamicsConv):
         super().__init__(channels, num_steps, step_size, method, checkpoint)
         self.dirichlet = DirichletEnergy(normalized)
 
-    def on(self, graphs: GraphBatch) -> LyapunovField:
+    def bind(self, graphs: GraphBatch) -> LyapunovField:
         refuse_edge_attr(self, graphs)
         return LyapunovField(self.dirichlet, beta=0.0, systems=graphs)

@@ -17,7 +17,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from ..data.benchmark import Metric, maximise
+from ..data.dataset import Metric, maximise
 from ..training.loaders import mix
 from .plan import Sweep
 from .space import Label

@@ -105,7 +105,7 @@ def run_export(
     from .export import export_model, load_exported
 
     found = load_exported(run)
-    path = export_model(to, found.model, found.config, found.benchmark)
+    path = export_model(to, found.model, found.config, found.dataset)
     out.print(f"written: {path}", markup=False, soft_wrap=True)
 
 

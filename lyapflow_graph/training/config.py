@@ -23,10 +23,10 @@ class DataConfig:
     Args:
         name: As :func:`lyapflow_graph.data.load` takes it.
         root: The folder of the files.
-        split: Which of the splits of the benchmark.
+        split: Which of the splits of the dataset.
         pe: Positional encodings and their widths.
         edge_features: Whether features of edges are used; without, kinds of models apply that cannot use them.
-        options: Anything else that the benchmark takes.
+        options: Anything else that the dataset takes.
 
     >>> from lyapflow_graph.training import DataConfig
     >>> DataConfig("minesweeper", split=3).split

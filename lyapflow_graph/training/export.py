@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from ..data.benchmark import Benchmark, Loss, Metric
+from ..data.dataset import GraphDataset, Loss, Metric
 from ..models import GraphModel
 from .config import Config
 from .files import DamagedError, load_tensors, save_tensors
@@ -22,27 +22,27 @@ class Exported:
     Attributes:
         model: In evaluation mode.
         config: Of the run that it is from.
-        benchmark: What it was trained for, without the graphs: the task, widths, loss and metric.
+        dataset: What it was trained for, without the graphs: the task, widths, loss and metric.
     """
 
     model: GraphModel
     config: Config
-    benchmark: Benchmark
+    dataset: GraphDataset
 
 
-def export_model(path: str | Path, model: GraphModel, config: Config, benchmark: Benchmark) -> Path:
+def export_model(path: str | Path, model: GraphModel, config: Config, dataset: GraphDataset) -> Path:
     """Write a model to a file, for :func:`load_model`.
 
     Args:
         path: The file.
         model: The model.
         config: Of the run that it is from.
-        benchmark: What it is for.
+        dataset: What it is for.
 
     >>> import tempfile
     >>> from lyapflow_graph import Tango
     >>> from lyapflow_graph.training import Config, DataConfig, ModelConfig, export_model, load_model
-    >>> about = Benchmark("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
+    >>> about = GraphDataset("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
     >>> config = Config(DataConfig("mine"), ModelConfig("tango", 8))
     >>> path = export_model(Path(tempfile.mkdtemp(), "model.pt"), Tango(5, 8, 2), config, about)
     >>> load_model(path).hidden_channels
@@ -50,14 +50,14 @@ def export_model(path: str | Path, model: GraphModel, config: Config, benchmark:
     """
     path = Path(path)
     about = {
-        "name": benchmark.name,
-        "task": benchmark.task,
-        "in_channels": _plain(benchmark.in_channels),
-        "out_channels": benchmark.out_channels,
-        "edge_dim": _plain(benchmark.edge_dim),
-        "loss": benchmark.loss,
-        "metric": benchmark.metric,
-        "pe": dict(benchmark.pe),
+        "name": dataset.name,
+        "task": dataset.task,
+        "in_channels": _plain(dataset.in_channels),
+        "out_channels": dataset.out_channels,
+        "edge_dim": _plain(dataset.edge_dim),
+        "loss": dataset.loss,
+        "metric": dataset.metric,
+        "pe": dict(dataset.pe),
     }
     weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     save_tensors(path, {"format": _FORMAT, "config": config.to_dict(), "benchmark": about, "weights": weights})
@@ -73,11 +73,11 @@ def load_exported(path: str | Path) -> Exported:
     read = load_tensors(path)
     if read.get("format") != _FORMAT or not {"config", "benchmark", "weights"} <= set(read):
         raise DamagedError(f"{path} is not a model of format {_FORMAT}")
-    config, benchmark = Config.from_dict(read["config"]), _benchmark(**read["benchmark"])
-    model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, benchmark)
+    config, dataset = Config.from_dict(read["config"]), _dataset(**read["benchmark"])
+    model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, dataset)
     model.to(next(value.dtype for value in read["weights"].values() if value.is_floating_point()))
     model.load_state_dict(read["weights"])
-    return Exported(model.eval(), config, benchmark)
+    return Exported(model.eval(), config, dataset)
 
 
 def load_model(path: str | Path) -> GraphModel:
@@ -96,7 +96,7 @@ def load_model(path: str | Path) -> GraphModel:
     return load_exported(path).model
 
 
-def _benchmark(
+def _dataset(
     name: str,
     task: Literal["node", "graph"],
     in_channels: int | list[int],
@@ -105,10 +105,10 @@ def _benchmark(
     loss: Loss,
     metric: Metric,
     pe: dict[str, int],
-) -> Benchmark:
+) -> GraphDataset:
     widths = tuple(in_channels) if isinstance(in_channels, list) else in_channels
     edges = tuple(edge_dim) if isinstance(edge_dim, list) else edge_dim
-    return Benchmark(name, task, [], [], [], widths, out_channels, edges, loss, metric, pe)
+    return GraphDataset(name, task, [], [], [], widths, out_channels, edges, loss, metric, pe)
 
 
 def _plain(widths: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ..data.benchmark import Metric, maximise
+from ..data.dataset import Metric, maximise
 from .files import write
 
 ENERGY_COLUMNS = ("energy_first", "energy_last", "dissipation", "rising")

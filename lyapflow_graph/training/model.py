@@ -1,4 +1,4 @@
-"""The model that a configuration describes, for the benchmark that it is trained on."""
+"""The model that a configuration describes, for the dataset that it is trained on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_geometric.nn import conv as pyg
 
 from ..backbones import BACKBONES, GPS, GatedGCN, PyGBackbone, make_backbone
 from ..conv import DynamicsConv
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
 from ..dynamics import ADGN, DGC, GRAFF, GRAND, PHDGN, SWAN, GraphCON
 from ..models import GraphModel, GraphNet, Tango
 from ..tango import TangoConv
@@ -41,7 +41,7 @@ _CONVS: dict[str, Any] = {
     "gcnii": pyg.GCN2Conv,
     "pna": pyg.PNAConv,
 }
-# What is fixed by the benchmark, by hidden_channels, or by the place of a layer in a network.
+# What is fixed by the dataset, by hidden_channels, or by the place of a layer in a network.
 _FIXED = {"self", "in_channels", "out_channels", "hidden_channels", "channels", "task", "edge_dim", "pe", "body"}
 _FIXED |= {"name", "nn", "deg", "layer", "concat", "cached", "energy_gnn"}
 _AROUND = ("act", "dropout", "readout_pool")  # of the encoder and the readout
@@ -97,27 +97,27 @@ def resolved(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def make_model(kind: str, hidden_channels: int, options: Mapping[str, Any], benchmark: Benchmark) -> GraphModel:
-    """The model, with the widths that the benchmark has.
+def make_model(kind: str, hidden_channels: int, options: Mapping[str, Any], dataset: GraphDataset) -> GraphModel:
+    """The model, with the widths that the dataset has.
 
     Args:
         kind: One of `KINDS`.
         hidden_channels: The width inside.
         options: Everything else, as :func:`resolved` gives it.
-        benchmark: What it is for.
+        dataset: What it is for.
     """
-    outside: dict[str, Any] = {"task": benchmark.task, "edge_dim": benchmark.edge_dim, "pe": dict(benchmark.pe)}
-    outside |= {"in_channels": benchmark.in_channels, "out_channels": benchmark.out_channels}
+    outside: dict[str, Any] = {"task": dataset.task, "edge_dim": dataset.edge_dim, "pe": dict(dataset.pe)}
+    outside |= {"in_channels": dataset.in_channels, "out_channels": dataset.out_channels}
     outside |= {"hidden_channels": hidden_channels}
     try:
         if kind == "tango":
             return Tango(**outside, **options)
-        body = _body(kind, hidden_channels, options, benchmark.edge_dim)
+        body = _body(kind, hidden_channels, options, dataset.edge_dim)
         around = {name: options[name] for name in _AROUND}
         return GraphNet(body=body, **outside, **around)
     except (TypeError, ValueError) as error:
         edges = "edge_dim" in str(error) or "features of edges" in str(error)
-        hint = f"; {benchmark.name} has such: leave them out by data.edge_features = false" if edges else ""
+        hint = f"; {dataset.name} has such: leave them out by data.edge_features = false" if edges else ""
         raise ConfigError(f"model ({kind}): {error}{hint}") from error
 
 

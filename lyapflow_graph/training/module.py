@@ -10,31 +10,31 @@ import torch.distributed
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
 from ..models import GraphModel
 from .config import TrainingConfig
-from .energies import EnergyCurve, flow_of, forward_with_energy
+from .energy_monitor import EnergyCurve, flow_of, forward_with_energy
 from .objectives import judged, loss_sums, make_metric, update_metric
 from .schedules import Schedule
 
 
 @final
 class GraphTask(pl.LightningModule):
-    """A model with the loss and the metric of a benchmark.
+    """A model with the loss and the metric of a dataset.
 
     The loss of a batch is a sum over its items divided by their number, also where processes share the batch: each
     divides its own sum by the number over all of them.
 
     Args:
         model: The model.
-        benchmark: Which loss and metric.
+        dataset: Which loss and metric.
         training: How it is optimised.
     """
 
-    def __init__(self, model: GraphModel, benchmark: Benchmark, training: TrainingConfig) -> None:
+    def __init__(self, model: GraphModel, dataset: GraphDataset, training: TrainingConfig) -> None:
         super().__init__()
-        self.model, self.loss, self.settings = model, benchmark.loss, training
-        self.metric = make_metric(benchmark)
+        self.model, self.loss, self.settings = model, dataset.loss, training
+        self.metric = make_metric(dataset)
         self.flow = (flow_of(model),)  # in a tuple, so that its weights are not counted twice
         self.schedule: Schedule | None = None
         self.watches = True  # whether the next validation looks at the energy

@@ -21,7 +21,7 @@ from torchmetrics.classification import (
     MultilabelAveragePrecision,
 )
 
-from ..data.benchmark import Benchmark, Loss, Metric
+from ..data.dataset import GraphDataset, Loss, Metric
 from .schema import ConfigError
 
 Reduce = Callable[[Tensor], Tensor]
@@ -104,50 +104,50 @@ def _mean_of_graphs(prediction: Tensor, target: Tensor, seen: Judged) -> Tensor:
     return sums[counts > 0] / counts[counts > 0]
 
 
-def make_metric(benchmark: Benchmark) -> torchmetrics.Metric:
-    """The metric of a benchmark, updated with :class:`Judged` by :func:`update_metric`.
+def make_metric(dataset: GraphDataset) -> torchmetrics.Metric:
+    """The metric of a dataset, updated with :class:`Judged` by :func:`update_metric`.
 
-    >>> from lyapflow_graph.data.benchmark import Benchmark
-    >>> make_metric(Benchmark("mine", "node", [], [], [], 5, 3, None, "cross_entropy", "accuracy"))
+    >>> from lyapflow_graph.data.dataset import GraphDataset
+    >>> make_metric(GraphDataset("mine", "node", [], [], [], 5, 3, None, "cross_entropy", "accuracy"))
     MulticlassAccuracy()
     """
-    many = benchmark.out_channels
-    if benchmark.metric == "accuracy":
+    many = dataset.out_channels
+    if dataset.metric == "accuracy":
         return MulticlassAccuracy(max(many, 2), average="micro", validate_args=False)
-    if benchmark.metric == "weighted_accuracy":
+    if dataset.metric == "weighted_accuracy":
         return ClassAveragedRecall(many)
-    if benchmark.metric == "roc_auc":
+    if dataset.metric == "roc_auc":
         return BinaryAUROC() if many == 1 else MultilabelAUROC(many)
-    if benchmark.metric == "average_precision":
+    if dataset.metric == "average_precision":
         return BinaryAveragePrecision() if many == 1 else MultilabelAveragePrecision(many)
-    return MeanError(benchmark.metric, benchmark.loss)
+    return MeanError(dataset.metric, dataset.loss)
 
 
-def check_labels(benchmark: Benchmark, parts: Sequence[Literal["val", "test"]] = ("val", "test")) -> None:
+def check_labels(dataset: GraphDataset, parts: Sequence[Literal["val", "test"]] = ("val", "test")) -> None:
     """That the metric is defined on the validation and test sets: a ranking needs a yes, and ROC AUC a no as well."""
-    if benchmark.metric not in ("roc_auc", "average_precision") or benchmark.out_channels != 1:
+    if dataset.metric not in ("roc_auc", "average_precision") or dataset.out_channels != 1:
         return
     for name in parts:
-        graphs = getattr(benchmark, name)
+        graphs = getattr(dataset, name)
         seen = [judged(graphs[i].y.float(), graphs[i]).target for i in range(len(graphs))]
         shares = torch.cat(seen).double().mean() if seen else torch.zeros(())
-        if shares == 0 or (shares == 1 and benchmark.metric == "roc_auc"):
+        if shares == 0 or (shares == 1 and dataset.metric == "roc_auc"):
             told = "positive" if shares == 0 else "negative"
-            raise ValueError(f"{benchmark.metric} is not defined on {name} of {benchmark.name}: it has no {told} label")
+            raise ValueError(f"{dataset.metric} is not defined on {name} of {dataset.name}: it has no {told} label")
 
 
-def regression_labels(benchmark: Benchmark) -> Tensor:
+def regression_labels(dataset: GraphDataset) -> Tensor:
     """`[m, out_channels]`, the labels of the training set that are learned from.
 
-    >>> from lyapflow_graph.data.benchmark import Benchmark
-    >>> regression_labels(Benchmark("mine", "node", [], [], [], 5, 3, None, "cross_entropy", "accuracy"))
+    >>> from lyapflow_graph.data.dataset import GraphDataset
+    >>> regression_labels(GraphDataset("mine", "node", [], [], [], 5, 3, None, "cross_entropy", "accuracy"))
     Traceback (most recent call last):
     lyapflow_graph.training.schema.ConfigError: training.standardize is for regression, and mine has cross_entropy
     """
-    if benchmark.loss not in ("l1", "mse", "mse_by_graph"):
-        raise ConfigError(f"training.standardize is for regression, and {benchmark.name} has {benchmark.loss}")
-    graphs = [benchmark.train[i] for i in range(len(benchmark.train))]
-    return torch.cat([judged(graph.y, graph).target.reshape(-1, benchmark.out_channels) for graph in graphs])
+    if dataset.loss not in ("l1", "mse", "mse_by_graph"):
+        raise ConfigError(f"training.standardize is for regression, and {dataset.name} has {dataset.loss}")
+    graphs = [dataset.train[i] for i in range(len(dataset.train))]
+    return torch.cat([judged(graph.y, graph).target.reshape(-1, dataset.out_channels) for graph in graphs])
 
 
 def update_metric(metric: torchmetrics.Metric, seen: Judged) -> None:

@@ -18,7 +18,7 @@ import torch
 
 import lyapflow
 
-from ..data.benchmark import Metric
+from ..data.dataset import Metric
 from .config import Config
 from .files import DamagedError, write
 
@@ -37,7 +37,7 @@ class Record:
         hash: Of the configuration without its seed.
         family: Of the configuration without its seed and split: what is averaged in a report.
         seed: Of the run.
-        benchmark: The name of the data.
+        dataset: The name of the data.
         metric: What `val` and `test` are.
         provenance: Where the data is from.
         parameters: How many the model has.
@@ -62,7 +62,7 @@ class Record:
     hash: str
     family: str
     seed: int
-    benchmark: str
+    dataset: str
     metric: Metric
     provenance: Mapping[str, Any]
     parameters: int
@@ -91,6 +91,8 @@ class Record:
             read = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise DamagedError(f"{path} is damaged: {error}") from error
+        if isinstance(read, dict) and "benchmark" in read:  # of records from before the name changed
+            read["dataset"] = read.pop("benchmark")
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(read, dict) or read.pop("format", None) != _FORMAT or set(read) != names:
             raise DamagedError(f"{path} is not a record of format {_FORMAT}")

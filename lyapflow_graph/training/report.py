@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from ..data.benchmark import Metric, maximise
+from ..data.dataset import Metric, maximise
 from .files import DamagedError, write
-from .pages import html_page, html_table, markdown_table
+from .markup import html_page, html_table, markdown_table
 from .record import Record
 
 _PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
@@ -40,7 +40,7 @@ _HEADER = (
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-    """What the paper reports of a benchmark.
+    """What the paper reports of a dataset.
 
     Attributes:
         title: As it calls it.
@@ -58,14 +58,14 @@ class Row:
     """Runs that differ in their seeds and splits only.
 
     Attributes:
-        benchmark: The name of the data.
+        dataset: The name of the data.
         metric: What is averaged.
         model: What was trained.
         family: The hash of the configuration.
         records: Of the runs.
     """
 
-    benchmark: str
+    dataset: str
     metric: Metric
     model: str
     family: str
@@ -90,10 +90,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Tables of runs, one for each benchmark.
+    """Tables of runs, one for each dataset.
 
     Attributes:
-        rows: Of all tables, the best of each benchmark first.
+        rows: Of all tables, the best of each dataset first.
         notes: What was left out, and why.
 
     >>> from lyapflow_graph.training import Report
@@ -133,8 +133,8 @@ class Report:
         return paths
 
     def _tables(self) -> Iterable[tuple[str, str, list[list[str]]]]:
-        for name in dict.fromkeys(row.benchmark for row in self.rows):
-            rows, paper = [row for row in self.rows if row.benchmark == name], paper_on(name)
+        for name in dict.fromkeys(row.dataset for row in self.rows):
+            rows, paper = [row for row in self.rows if row.dataset == name], paper_on(name)
             better = "higher" if maximise(rows[0].metric) else "lower"
             about = f"{_NAMES[rows[0].metric]}; {better} is better."
             if paper is not None and not paper.same_data:
@@ -177,12 +177,12 @@ def report(folder: str | Path) -> Report:
         if record.status != "finished":
             notes.append(f"{where}: {record.status} after {record.epochs} epochs")
             continue
-        found.setdefault((record.benchmark, record.family), []).append(record)
+        found.setdefault((record.dataset, record.family), []).append(record)
     if not found:
         unfinished = f"; {'; '.join(notes)}" if notes else ""
         raise FileNotFoundError(f"there are no records of runs (record.json) in {folder}{unfinished}")
     rows = [Row(name, runs[0].metric, label(runs[0]), family, runs) for (name, family), runs in found.items()]
-    return Report(sorted(rows, key=lambda row: (row.benchmark, _rank(row))), notes)
+    return Report(sorted(rows, key=lambda row: (row.dataset, _rank(row))), notes)
 
 
 def label(record: Record) -> str:
@@ -197,17 +197,17 @@ def label(record: Record) -> str:
     return " ".join(words)
 
 
-def paper_on(benchmark: str) -> Paper | None:
-    """What the paper reports of a benchmark, if anything.
+def paper_on(dataset: str) -> Paper | None:
+    """What the paper reports of a dataset, if anything.
 
     >>> from lyapflow_graph.training.report import paper_on
     >>> paper_on("minesweeper").figures["tango gatedgcn"]
     98.32
     """
     text = resources.files(__package__).joinpath("paper.toml").read_text(encoding="utf-8")
-    for entry in tomllib.loads(text)["benchmark"]:
-        if benchmark in entry["names"]:
-            return Paper(entry["title"], entry["figures"], benchmark == entry["names"][0])
+    for entry in tomllib.loads(text)["dataset"]:
+        if dataset in entry["names"]:
+            return Paper(entry["title"], entry["figures"], dataset == entry["names"][0])
     return None
 
 

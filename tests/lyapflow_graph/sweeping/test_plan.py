@@ -16,7 +16,7 @@ from lyapflow_graph.sweeping import Choices, Range, Search, Sweep, load_sweep
 from lyapflow_graph.training import ConfigError
 from tests.lyapflow_graph.sweeping.cases import TOML, write_sweep
 
-FILES = Path(lyapflow_graph.__file__).parent.parent / "experiments" / "sweeps"
+FILES = Path(lyapflow_graph.__file__).parent.parent / "experiments" / "configs" / "sweeps"
 
 
 def with_space(line: str, sweep: str = 'sampler = "grid"') -> str:

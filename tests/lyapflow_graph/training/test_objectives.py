@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from lyapflow_graph.data.benchmark import Benchmark, Loss
+from lyapflow_graph.data.dataset import GraphDataset, Loss
 from lyapflow_graph.training.objectives import Judged, check_labels, judged, loss_sums, make_metric, update_metric
 from tests.lyapflow_graph.training.cases import one_graph
 
@@ -94,7 +94,7 @@ def test_labels_that_do_not_fit() -> None:
 
 
 def measured(metric: str, loss: str, channels: int, pieces: list[Judged]) -> float:
-    made = make_metric(Benchmark("x", "node", [], [], [], 1, channels, None, loss, metric))  # type: ignore[arg-type]
+    made = make_metric(GraphDataset("x", "node", [], [], [], 1, channels, None, loss, metric))  # type: ignore[arg-type]
     for piece in pieces:
         update_metric(made, piece)
     return float(made.compute())

@@ -13,6 +13,7 @@ from lyapflow import Flow
 from solvers import Checkpointed, Method, Solution, Stop
 
 from .batch import GraphBatch, as_graphs, check_features, count_nodes
+from .kernels.flow import Steps
 
 
 class DynamicsConv(nn.Module, ABC):
@@ -114,7 +115,21 @@ class DynamicsConv(nn.Module, ABC):
             batch: `[num_nodes]`, the graph that every node belongs to.
             batch_size: How many graphs there are, by default as many as `batch` names.
         """
-        return self.read(self.solve(x, edge_index, edge_attr, batch, batch_size).y1)
+        check_features("x", x, self.channels)
+        graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        steps = self.all_steps(x, graphs)
+        return self.read(self.solve(x, graphs).y1 if steps is None else steps.last)
+
+    def all_steps(self, x: Tensor, graphs: GraphBatch, *, states: bool = False, energies: bool = False) -> Steps | None:
+        """What :meth:`solve` finds with a fixed step, from a layer that has a shorter way to it; by default None.
+
+        Args:
+            x: `[num_nodes, channels]`.
+            graphs: The graphs.
+            states: Whether the states after every step are asked for.
+            energies: Whether their energies are.
+        """
+        return None
 
     def solve(
         self,

@@ -20,6 +20,7 @@ except ImportError:  # there was no compiler when the package was installed
 Pair = tuple[Tensor, Tensor]
 LayerSums = tuple[Tensor, Tensor]  # of dweight, dbias, dk and down; of dq and dv
 available: bool = _cpu is not None
+has_flow: bool = hasattr(_cpu, "flow")  # which not every compiler makes
 
 # In the order of the enumeration in cpu.c.
 (
@@ -288,6 +289,11 @@ def velocity_backward(
     _run(_VELOCITY_PRODUCTS, None, gradient.shape, (*first, of_rows, along, products, dalpha, dbeta), systems)
     _run(_VELOCITY_BACKWARD, None, gradient.shape, (*first, alpha, beta, products, along, dM, dg), systems)
     return dM, dg, dalpha, dbeta
+
+
+def flow(*given: Any) -> int:
+    """A whole flow on small graphs, or its backward, as flow.h says; gives the size of the tape."""
+    return _cpu.flow(*given)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

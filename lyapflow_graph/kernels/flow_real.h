@@ -294,7 +294,7 @@ static ptrdiff_t NAME(lay_out_weights)(const Flow *flow, NAME(Weights) *weights,
 
 /* -- the derivatives in the weights, as they were given ---------------------------------------------------------------- */
 
-/* Rows of `width` padded ones, without what is padded, one after the other; gives where the next go. */
+/* Groups of padded rows without what is padded, one after the other; gives where the next go. */
 static REAL *NAME(cut)(const Flow *flow, const REAL *padded, ptrdiff_t rows, ptrdiff_t groups, REAL *to)
 {
     const ptrdiff_t d = flow->channels, D = flow->padded;
@@ -309,9 +309,9 @@ static REAL *NAME(cut_gates)(const Flow *flow, const NAME(GatesSlopes) *slopes, 
 {
     const ptrdiff_t D = flow->padded;
     to = NAME(cut)(flow, slopes->weight, flow->channels, 4, to);
-    to = NAME(cut)(flow, slopes->columns, 1, 2, to);
-    to = NAME(cut)(flow, slopes->rows + 2 * D, 1, 2, to);
-    return flow->normed ? NAME(cut)(flow, slopes->rows, 1, 2, to) : to;
+    to = NAME(cut)(flow, slopes->columns, 2, 1, to);
+    to = NAME(cut)(flow, slopes->rows + 2 * D, 2, 1, to);
+    return flow->normed ? NAME(cut)(flow, slopes->rows, 2, 1, to) : to;
 }
 
 static REAL *NAME(cut_perceptron)(const Flow *flow, const NAME(MapSlopes) *slopes, REAL *to)
@@ -611,9 +611,8 @@ static void NAME(take_step)(
         int grew = 0;
         if (flow->halvings >= 0)
             for (ptrdiff_t k = 0; k < block->graphs; k++) {
-                const REAL size = work->energy[k] < 0 ? -work->energy[k] : work->energy[k];
-                /* A comparison that is false for what is not a number. */
-                const int kept = work->trial[k] <= work->energy[k] + (REAL)flow->allowance * size;
+                const REAL trial = work->trial[k]; /* which is not negative; the difference is zero if it is finite */
+                const int kept = trial <= work->energy[k] + (REAL)flow->allowance * work->energy[k] && trial - trial == 0;
                 if (!kept && work->scale[k] > 0) {
                     work->scale[k] = halvings < flow->halvings ? work->scale[k] / 2 : 0;
                     grew = 1;

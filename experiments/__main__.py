@@ -68,8 +68,7 @@ def _complete(cell: Cell, folder: Path, again: bool) -> None:
             typer.echo(f"{time.strftime('%H:%M:%S')} {cell}")
             record = train(cell.config, folder, resume=True, figures=False, progress=False)
             kept.mkdir(parents=True, exist_ok=True)
-            for name in ("config.toml", "record.json"):
-                shutil.copy(folder / name, kept / name)
+            shutil.copy(folder / "record.json", kept / "record.json")
             typer.echo(f"{time.strftime('%H:%M:%S')} {cell}: val {record.val:.4f}, {record.seconds:.0f} s")
     except Timeout:
         return

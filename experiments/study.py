@@ -10,8 +10,8 @@ A file of `experiments/studies` has
   `rows` that this column has, `of` with settings of single rows in it, and `paper`, the data set whose figures of the
   paper stand beside it, "" for none.
 
-A cell is a row in a column. Its runs keep their checkpoints in `runs/`, and leave `record.json` and `config.toml` in
-`experiments/results/STUDY/ROW/COLUMN/SPLIT-SEED` when they have ended.
+A cell is a row in a column. Its runs keep their checkpoints in `runs/`, and leave `record.json`, which has the
+configuration, in `experiments/results/STUDY/ROW/COLUMN/SPLIT-SEED` when they have ended.
 """
 
 from __future__ import annotations

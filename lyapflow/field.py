@@ -155,6 +155,16 @@ class LyapunovField(Field):
         """dh/dt."""
         return self._evaluate(t, h).velocity
 
+    @property
+    def energy_is_timed(self) -> bool:
+        """Whether the energy depends on time explicitly."""
+        return "t" in self.energy_module.takes
+
+    def velocity_and_energy(self, t: float | Tensor, h: Tensor) -> tuple[Tensor, PerSystem]:
+        """dh/dt and V of each system, `[S]`, from one evaluation."""
+        e = self._evaluate(t, h)
+        return e.velocity, self.energy(t, h) if e.slope is None else e.slope.energy
+
     def parts(self, t: float | Tensor, h: Tensor) -> Parts:
         """Every term of the field at one state."""
         e = self._evaluate(t, h)

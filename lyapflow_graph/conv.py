@@ -30,6 +30,8 @@ class DynamicsConv(nn.Module, ABC):
             `step_size` as the first.
         checkpoint: Whether to compute every step again when gradients flow back, rather than to keep what it recorded:
             the memory of one step instead of all, for one more forward pass.
+        guard: Whether every step is guarded, so that none raises the energy of a graph; see :class:`lyapflow.Flow`.
+            It can be switched at any time.
 
     >>> import torch
     >>> from lyapflow import LyapunovField
@@ -49,12 +51,14 @@ class DynamicsConv(nn.Module, ABC):
         step_size: float = 0.1,
         method: str | Method = "euler",
         checkpoint: bool = False,
+        guard: bool = False,
     ) -> None:
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels must be positive, got {channels}")
-        Flow(_nothing, method, num_steps, step_size)  # says what is wrong with its arguments
+        Flow(_Nothing(), method, num_steps, step_size, guard=guard)  # says what is wrong with its arguments
         self.channels = channels
+        self.guard = guard
         self.num_steps, self.step_size = num_steps, step_size
         self.method, self.checkpoint = method, checkpoint
 
@@ -149,16 +153,26 @@ class DynamicsConv(nn.Module, ABC):
         The arguments are those of the layer and of :meth:`lyapflow.Flow.solve`; `saveat="steps"` keeps every step.
         """
         check_features("x", x, self.channels)
-        graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
-        adjoint = Checkpointed(every=1) if self.checkpoint and torch.is_grad_enabled() else None
-        flow = Flow(self.bind(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint)
+        flow = self.flow(as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size))
         return flow.solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
+
+    def take_steps(self, x: Tensor, graphs: GraphBatch, *, throw: bool = True) -> Solution[Tensor]:
+        """The solution with the energies of all steps, guarded or not, at the price of one energy; see
+        :meth:`lyapflow.Flow.take_steps`. For explicit methods and fields with an energy.
+        """
+        check_features("x", x, self.channels)
+        return self.flow(graphs).take_steps(self.start(x), throw=throw)
+
+    def flow(self, graphs: GraphBatch) -> Flow:
+        """The field on these graphs as a flow, as the layer follows it."""
+        adjoint = Checkpointed(every=1) if self.checkpoint and torch.is_grad_enabled() else None
+        return Flow(self.bind(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint, guard=self.guard)
 
     def extra_repr(self) -> str:
         name = self.method if isinstance(self.method, str) else self.method.name
         method = "" if name == "euler" else f", method={name!r}"
-        checkpoint = ", checkpoint=True" if self.checkpoint else ""
-        return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{checkpoint}"
+        flags = "".join(f", {name}=True" for name in ("checkpoint", "guard") if getattr(self, name))
+        return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{flags}"
 
 
 def reset(module: nn.Module) -> None:
@@ -171,5 +185,11 @@ def reset(module: nn.Module) -> None:
             reset(child)
 
 
-def _nothing(t: Any, h: Tensor) -> Tensor:
-    return torch.zeros_like(h)
+class _Nothing:
+    """A field to check arguments with."""
+
+    def __call__(self, t: Any, h: Tensor) -> Tensor:
+        return torch.zeros_like(h)
+
+    def energy(self, t: Any, h: Tensor) -> Tensor:
+        return h.sum().reshape(1)

@@ -8,7 +8,8 @@ from typing import Any, Literal, final
 from torch import Tensor, nn
 
 from lyapflow import LyapunovField
-from solvers import Method
+from solvers import ExplicitRK, Method
+from solvers.method.base import find_method
 
 from .backbones import GatedGCN, make_backbone
 from .backbones.base import check_edge_attr
@@ -66,6 +67,8 @@ class TangoConv(DynamicsConv):
             promise nothing.
         method: A name from :func:`solvers.methods`, or a method.
         checkpoint: Whether to compute every step again when gradients flow back, to save memory.
+        guard: Whether every step is guarded, so that no step raises the energy of a graph: see :class:`lyapflow.Flow`.
+            None guards wherever there is something to keep: explicit methods, no ablation that promises nothing.
         backbone_options: Further options of networks given by name, as `{"heads": 8}`.
 
     >>> import torch
@@ -101,9 +104,17 @@ class TangoConv(DynamicsConv):
         ablation: Ablation | None = None,
         method: str | Method = "euler",
         checkpoint: bool = False,
+        guard: bool | None = None,
         backbone_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(channels, num_steps, step_size, method, checkpoint)
+        promises = ablation not in ("non-energy", "non-tangent")
+        if guard is None:
+            guard = promises and isinstance(find_method(method), ExplicitRK)
+        elif guard and not promises:
+            raise ValueError(
+                f"ablation={ablation!r} promises no descent, so there is nothing to guard: leave out guard"
+            )
+        super().__init__(channels, num_steps, step_size, method, checkpoint, guard)
         if granularity not in ("graph", "node"):
             raise ValueError(f'granularity must be "graph" or "node", got {granularity!r}')
         if ablation not in (None, "non-energy", "non-tangent", "gradient-flow"):

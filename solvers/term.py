@@ -154,6 +154,22 @@ class Term:
 
     # -- energy -------------------------------------------------------------------------------------------------
 
+    @property
+    def energy_is_timed(self) -> bool:
+        """Whether the energy may depend on time explicitly; a field says that it does not by `energy_is_timed`."""
+        return bool(getattr(self.field, "energy_is_timed", True))
+
+    def velocity_and_energy(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """dy/dt and the energy, `[S]`, at internal time `t`; in one evaluation if the field can do that."""
+        both = getattr(self.field, "velocity_and_energy", None)
+        if both is None or self.packing is not None or self.args or self.backward:
+            return self(t, y), self.energy(t, y)
+        self.calls += 1
+        f, energy = both(self.time(t), y)
+        if not self._checked:
+            self._check_derivative(f)
+        return f, energy
+
     def energy(self, t: Tensor, y: Tensor) -> Tensor:
         """The field's energy per system at internal time `t`, `[S]`."""
         state: State = y if self.packing is None else self.packing.unpack(y)

@@ -220,10 +220,10 @@ class Config:
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a TOML file.
+    """Read a TOML file, or the configuration in the record of a run.
 
     Args:
-        path: The file.
+        path: The file, `*.toml` or `record.json`.
         overrides: Settings that replace those of the file, as `model.num_steps=16`.
 
     >>> import tempfile
@@ -233,7 +233,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     >>> load_config(file, ["model.num_steps=16", "training.clip=none"]).model.options["num_steps"]
     16
     """
-    tables = read_toml(path)
+    tables = _read_record(path) if Path(path).suffix == ".json" else read_toml(path)
     for override in overrides:
         set_text(tables, override)
     try:
@@ -248,6 +248,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def _read_record(path: str | Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(Path(path).read_text(encoding="utf-8"))["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not the record of a run: {error}") from error
 
 
 def differences(one: Config, other: Config) -> list[str]:

@@ -164,10 +164,10 @@ def report(folder: str | Path) -> Report:
     folder = Path(folder)
     found: dict[tuple[str, str], list[Record]] = {}
     notes = []
-    for path in sorted(folder.rglob("config.toml")):
-        where = path.parent.relative_to(folder)
+    for run in sorted({path.parent for name in ("config.toml", "record.json") for path in folder.rglob(name)}):
+        where = run.relative_to(folder)
         try:
-            record = Record.load(path.parent)
+            record = Record.load(run)
         except FileNotFoundError:
             notes.append(f"{where}: it has not ended")
             continue

@@ -260,6 +260,7 @@ def test_reports_are_made_of_records(run: tuple[Path, Record, GraphDataset], tmp
         place(tmp_path / "a" / str(seed), record, seed=seed, test=value)
     backbone = {**record.config, "model": {"kind": "gatedgcn"}}
     place(tmp_path / "b", record, test=0.9, family="f", config=backbone, certificate=None)
+    (tmp_path / "b" / "config.toml").unlink()  # the record alone is enough
     place(tmp_path / "c", record, status="pruned", test=None)
     place(tmp_path / "d", None)
     place(tmp_path / "e", None)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lyapflow import LyapunovField
 from solvers import ExplicitRK, Method
+from solvers.guarded import HALVINGS, ROUNDINGS
 from solvers.method.base import find_method
 
 from .backbones import GatedGCN, make_backbone
@@ -170,7 +171,7 @@ class TangoConv(DynamicsConv):
             return None
         return FlowForm(
             gnn.form, self.energy.reduction == "mean", alpha.pool == "mean", self.num_steps, self.step_size,
-            checkpoint=self.checkpoint,
+            HALVINGS if self.guard else None, ROUNDINGS, self.checkpoint,
         )  # fmt: skip
 
     def _weights(self) -> FlowWeights | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class FlowForm(NamedTuple):
         steps: How many steps.
         step_size: Their size.
         halvings: How often a guard halves a step that would raise the energy; None without a guard.
-        allowance: What such a guard takes for rounding, relative to the energy.
+        roundings: How many machine epsilons of the energy such a guard takes for rounding.
         checkpoint: Whether the backward computes every step again.
     """
 
@@ -69,7 +69,7 @@ class FlowForm(NamedTuple):
     steps: int
     step_size: float
     halvings: int | None = None
-    allowance: float = 0.0
+    roundings: float = 0.0
     checkpoint: bool = False
 
 
@@ -112,7 +112,8 @@ def small_flow(
     if max(len(weights.layers), len(weights.tangent.layers) if weights.tangent else 0) > _MOST_LAYERS:
         return None
     found = Steps(*_Flow.apply(_Plan(weights, graphs, form, states, energies), h, *of_edges, *flat))
-    return found if bool(torch.isfinite(found.last).all()) else None
+    finite = torch.isfinite(found.last).all() & torch.isfinite(found.scales).all()
+    return found if bool(finite) else None
 
 
 def flow_in_steps(
@@ -123,7 +124,8 @@ def flow_in_steps(
     packed, layer = graphs.packed_edges, form.layer
     share = graphs.share_of_node(h.dtype) if form.mean else None
     seed = None if share is None else share[graphs.graph_of_node]
-    systems, pool = graphs.bind(h), "mean" if form.pool_mean else "sum"
+    systems = graphs.bind(h)
+    pool: Literal["mean", "sum"] = "mean" if form.pool_mean else "sum"
     states, energies = [h], []
     for step in range(form.steps + 1):
         density, features, g = gated_energy(h, of_edges[0], weights.layers, weights.head, packed, seed, layer)
@@ -212,7 +214,8 @@ class _Plan:
         given = {"packed": graphs.packed_edges, "ptr": ptr, "h": h, **tensors}
         addresses = [_address(given.pop(name, None)) for name in _TENSORS]
         assert not given, given.keys()
-        return cpu.flow(*numbers, *addresses, form.step_size, form.allowance, *map(_address, flat))
+        allowance = form.roundings * torch.finfo(h.dtype).eps
+        return cpu.flow(*numbers, *addresses, form.step_size, allowance, *map(_address, flat))
 
 
 # In the order of the structure in flow.h.

@@ -621,6 +621,11 @@ static void NAME(take_step)(
         if (!grew)
             break;
     }
+    /* Where the field is not a number no part of a step helps: the scale says so. */
+    for (ptrdiff_t k = 0; k < block->graphs; k++)
+        if (work->scale[k] == 0)
+            for (ptrdiff_t m = work->first[k] * flow->padded; m < work->first[k + 1] * flow->padded; m++)
+                work->scale[k] += work->velocity[m] - work->velocity[m];
     memcpy(work->energy, work->trial, (size_t)block->graphs * sizeof(REAL));
 }
 

@@ -56,7 +56,11 @@ class GatedGCNLayer(Layer):
     def weights(self) -> LayerWeights | None:
         """Its parameters, if it is of the kind that has kernels as a whole."""
         of_nodes, norm = self.of_nodes, self.norm.module
-        if type(of_nodes) is not nn.Linear or type(norm) is not RowNorm or type(self.act) is not nn.SiLU:
+        if type(of_nodes) is not nn.Linear or type(self.act) is not nn.SiLU:
+            return None
+        if type(norm) is nn.Identity:
+            return LayerWeights(of_nodes.weight, of_nodes.bias, None, None)
+        if type(norm) is not RowNorm:
             return None
         return LayerWeights(of_nodes.weight, of_nodes.bias, norm.weight, norm.bias)
 

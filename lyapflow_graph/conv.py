@@ -141,12 +141,21 @@ class DynamicsConv(nn.Module, ABC):
         flow = self.flow(as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size))
         return flow.solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
 
-    def take_steps(self, x: Tensor, graphs: GraphBatch, *, throw: bool = True) -> Solution[Tensor]:
-        """The solution with the energies of all steps, guarded or not, at the price of one energy; see
-        :meth:`lyapflow.Flow.take_steps`. For explicit methods and fields with an energy.
+    def take_steps(
+        self, x: Tensor, graphs: GraphBatch, *, guard: bool | None = None, throw: bool = True
+    ) -> Solution[Tensor]:
+        """The solution with the energies of all steps, at the price of one energy; see :func:`solvers.take_steps`.
+
+        For explicit methods and fields with an energy.
+
+        Args:
+            x: `[num_nodes, channels]`.
+            graphs: The graphs.
+            guard: Whether the steps are guarded, by default as the layer says.
+            throw: Raise an error if the energy of a graph is not finite.
         """
         check_features("x", x, self.channels)
-        return self.flow(graphs).take_steps(self.start(x), throw=throw)
+        return self.flow(graphs).take_steps(self.start(x), guard=guard, throw=throw)
 
     def flow(self, graphs: GraphBatch) -> Flow:
         """The field on these graphs as a flow, as the layer follows it."""

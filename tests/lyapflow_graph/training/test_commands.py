@@ -26,7 +26,6 @@ hidden_channels = 4
 
 [training]
 epochs = 2
-certify = 2
 """
 
 

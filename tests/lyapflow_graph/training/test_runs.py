@@ -200,15 +200,17 @@ def test_watching_the_energy_changes_nothing(task: Any) -> None:
     assert monitor.over_all(lambda x: 2 * x).count == monitor.count + monitor.count
 
 
-@pytest.mark.parametrize("method", ["euler", "armijo_euler"])
-def test_descent_is_counted_over_all_graphs(method: str) -> None:
+@pytest.mark.parametrize("guard", [False, True])
+def test_descent_is_counted_over_all_graphs(guard: bool) -> None:
     torch.manual_seed(0)
     graphs = list(graphs_with_values().train)
-    model = Tango(3, 4, 1, num_steps=3, step_size=3.0, beta_start=3.0, guard=False, method=method)
-    found = count_descent(model, graphs)
+    found = count_descent(Tango(3, 4, 1, num_steps=3, step_size=3.0, beta_start=3.0, guard=guard), graphs)
     assert found is not None
-    assert found.systems == len(graphs)
-    assert found.holds == (method == "armijo_euler")
+    assert (found.systems, found.steps) == (len(graphs), 3 * len(graphs))
+    assert found.holds == guard
+    adaptive = count_descent(Tango(3, 4, 1, method="dopri5"), graphs)
+    assert adaptive is not None
+    assert adaptive.systems == len(graphs)
     assert count_descent(GraphNet(3, 4, 1, GatedGCN(4)), graphs) is None
 
 
@@ -231,7 +233,7 @@ def test_predictions(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> 
         assert row["class"] == int(shares.argmax())
         assert row["label"] == int(graph.y[row["node"]])
     assert found.descent is not None
-    assert found.descent.systems == 3
+    assert found.descent.systems == sum(len(part) for part in (data.train, data.val, data.test))
     assert table.schema.metadata[b"dataset"] == b"coloured"
 
 

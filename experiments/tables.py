@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lyapflow_graph.metrics import METRICS
 from lyapflow_graph.training import Record
 from lyapflow_graph.training.files import write
 from lyapflow_graph.training.markup import markdown_table
@@ -21,14 +22,6 @@ README = ROOT / "README.md"
 BEGIN = "<!-- written by `python -m experiments tables`; do not edit -->"
 END = "<!-- end of results -->"
 
-_METRICS = {
-    "accuracy": "accuracy %",
-    "weighted_accuracy": "recall %",
-    "roc_auc": "AUC %",
-    "average_precision": "AP %",
-    "mae": "MAE",
-    "log10_mse": "log10 MSE",
-}
 _IN_README = ("property_prediction", "heterophilous", "standard_datasets")
 _ORDER = ("property_variants", "property_prediction", "heterophilous", "standard_datasets", "options", "depth")
 
@@ -117,9 +110,9 @@ def _main_table(study: Study, found: Mapping[tuple[str, str], Row]) -> list[str]
     with_paper = [column for column in columns if any(figures[place] for place in figures if place[1] == column)]
     header, cells = ["model"], []
     for column in columns:
-        metric = next(row.metric for place, row in found.items() if place[1] == column)
+        metric = next(METRICS[row.metric] for place, row in found.items() if place[1] == column)
         paper = paper_on(study.papers.get(column, ""))
-        header += [f"{column}, {_METRICS[metric]}"]
+        header += [f"{column}, {metric.short}{' %' if metric.percent else ''}"]
         header += [] if column not in with_paper else ["paper" if paper is None else f'paper, "{paper.title}"']
     for name in study.rows:
         line = [name]

@@ -36,9 +36,9 @@ class Solution(Generic[Y]):
         y1: The state that every system reached.
         t1: The time that every system reached, `[S]`.
         status: How each system ended, `[S]`; the codes are those of :class:`Status`.
-        stats: Per system, `[S]`: `nfe` (evaluations of the field), `steps`, `accepted`, `rejected` and
-            `energy_rejected` (tries that a dissipative method or a guard turned down because the energy would have
-            risen).
+        stats: Per system, `[S]`: `nfe` (evaluations of the field), `energy_evaluations` (of its energy, with or
+            without gradient), `steps`, `accepted`, `rejected` and `energy_rejected` (tries that a dissipative method
+            or a guard turned down because the energy would have risen).
         fraction: From :func:`take_steps`: the part of each step that was taken, `[steps, S]`; None from :func:`solve`.
     """
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ..training.config import Config, differences, read_toml, set_text, set_value
+from ..training.config import Config, differences, import_named, read_toml, set_text, set_value
 from ..training.schema import ConfigError, check_names, convert, from_text
 from ..training.toml import to_toml
 from .space import Dimension, Label, grid, read_space
@@ -86,7 +86,7 @@ class Sweep:
         for key, dimension in self.space.items():
             for value in dimension.ends:
                 try:
-                    Config.from_dict(self._changed({key: value}))
+                    _config(self._changed({key: value}))
                 except ConfigError as error:
                     raise ConfigError(f"sweep.space: {key} = {value!r}: {error}") from None
         if self.search.sampler == "grid":
@@ -95,7 +95,7 @@ class Sweep:
     @property
     def base(self) -> Config:
         """The configuration in which nothing is varied yet."""
-        return Config.from_dict(self.tables)
+        return _config(self.tables)
 
     @property
     def size(self) -> int | None:
@@ -118,7 +118,7 @@ class Sweep:
             seed: Of the run.
         """
         values = {key: self.space[key].value(label) for key, label in labels.items()}
-        return Config.from_dict(self._changed(values) | {"seed": seed})
+        return _config(self._changed(values) | {"seed": seed})
 
     def points(self) -> list[dict[str, Label]]:
         """The points of the grid, in the order in which they are tried."""
@@ -188,6 +188,11 @@ def load_sweep(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def _config(tables: Mapping[str, Any]) -> Config:
+    import_named(tables)  # here, where a worker in another process comes by as well
+    return Config.from_dict(tables)
+
+
 def _named(path: Path, own: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
     """The tables of the configuration, which are here or in the file that is named."""
     if "config" not in own:
@@ -212,6 +217,6 @@ def _made(own: Mapping[str, Any], space: Any, tables: dict[str, Any]) -> Sweep:
     hints = typing.get_type_hints(Search)
     check_names("sweep.", own, [*hints, "space", "config"])
     values = {name: convert(f"sweep.{name}", value, hints[name]) for name, value in own.items()}
-    base = Config.from_dict(tables)
+    base = _config(tables)
     search = Search(**{"seeds": (base.seed,), **values})
     return Sweep(tables, read_space(convert("sweep.space", space, Mapping), tables), search)

@@ -11,6 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from lyapflow.importing import import_object
+from lyapflow.registry import Registry
+
+from ..backbones import BACKBONES
+from ..conv import DynamicsConv
+from ..dynamics import DYNAMICS
+from ..losses import LOSSES
+from ..metrics import METRICS
 from .model import options_of, resolved
 from .schema import ConfigError, check_names, convert, from_text
 from .toml import to_toml
@@ -239,9 +247,12 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     >>> load_config(file, ["model.num_steps=16", "training.clip=none"]).model.options["num_steps"]
     16
     """
-    tables = _read_record(path) if Path(path).suffix == ".json" else read_toml(path)
+    written = Path(path).suffix != ".json"
+    tables = read_toml(path) if written else _read_record(path)
     for override in overrides:
         set_text(tables, override)
+    if written:
+        import_named(tables)
     try:
         return Config.from_dict(tables)
     except ConfigError as error:
@@ -254,6 +265,30 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def import_named(tables: Mapping[str, Any]) -> None:
+    """Import the backbones, dynamics, losses and metrics that a configuration names as `module:object`.
+
+    Only for what the user has written: a record or a model may come from somebody else, and its names import nothing.
+    """
+    model, data = _table(tables, "model"), _table(tables, "data")
+    inside, options = _table(model, "backbone_options"), _table(data, "options")
+    found: list[tuple[Any, Registry[Any]]] = [(options.get("loss"), LOSSES), (options.get("metric"), METRICS)]
+    found += [(name, BACKBONES) for name in (model.get("backbone"), model.get("local"), inside.get("local"))]
+    kind = model.get("kind")
+    if isinstance(kind, str) and ":" in kind:
+        made = import_object(kind, "a kind of model")
+        dynamics = isinstance(made, type) and issubclass(made, DynamicsConv)
+        found.append((kind, DYNAMICS if dynamics else BACKBONES))
+    for name, registry in found:
+        if isinstance(name, str):
+            registry.import_named(name)
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = tables.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _read_record(path: str | Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from ..data.dataset import GraphDataset, Loss, Metric
+from ..data.dataset import GraphDataset
 from ..models import GraphModel
 from .config import Config
 from .files import DamagedError, load_tensors, save_tensors
@@ -102,8 +102,8 @@ def _dataset(
     in_channels: int | list[int],
     out_channels: int,
     edge_dim: int | list[int] | None,
-    loss: Loss,
-    metric: Metric,
+    loss: str,
+    metric: str,
     pe: dict[str, int],
 ) -> GraphDataset:
     widths = tuple(in_channels) if isinstance(in_channels, list) else in_channels

@@ -14,10 +14,11 @@ from torch.optim import Adam, AdamW, Optimizer
 from lyapflow import descent_loss
 
 from ..data.dataset import GraphDataset
+from ..losses import LOSSES, judged
+from ..metrics import METRICS
 from ..models import GraphModel
 from .config import TrainingConfig
 from .energy_monitor import EnergyMonitor, flow_of, forward_with_energy
-from .objectives import judged, loss_sums, make_metric, update_metric
 from .schedules import Schedule
 
 
@@ -36,8 +37,9 @@ class GraphTask(pl.LightningModule):
 
     def __init__(self, model: GraphModel, dataset: GraphDataset, training: TrainingConfig) -> None:
         super().__init__()
-        self.model, self.loss, self.settings = model, dataset.loss, training
-        self.metric = make_metric(dataset)
+        self.model, self.loss, self.settings = model, LOSSES[dataset.loss], training
+        self.metric_entry = METRICS[dataset.metric]
+        self.metric = self.metric_entry.make(dataset)
         self.flow = (flow_of(model),)  # in a tuple, so that its weights are not counted twice
         self.schedule: Schedule | None = None
         self.guarding = False  # whether steps are guarded in training too
@@ -120,7 +122,7 @@ class GraphTask(pl.LightningModule):
             prediction, solution = forward_with_energy(self.model, flow, batch)
             self.monitor.add(solution)
         self._loss(prediction, batch)
-        update_metric(self.metric, judged(prediction, batch))
+        self.metric_entry.update(self.metric, judged(prediction, batch))
 
     def _finish(self) -> None:
         self.evaluated = {"loss": self.mean_loss(), "metric": float(self.metric.compute())}
@@ -132,7 +134,7 @@ class GraphTask(pl.LightningModule):
 
     def _loss(self, prediction: Tensor, batch: Any) -> Tensor:
         """The share of this process in the loss of the batch; its parts are kept for the mean over the epoch."""
-        total, count = loss_sums(self.loss, judged(prediction, batch), self._over_all)
+        total, count = self.loss.sums(judged(prediction, batch, self._over_all))
         count = self._over_all(count.detach())
         self._sums.append(torch.stack([total.detach().double(), count.double()]))
         return total / torch.where(count > 0, count, 1.0)

@@ -18,6 +18,7 @@ from lyapflow import DescentCount
 from ..conv import DynamicsConv
 from ..data.dataset import GraphDataset
 from ..data.loader import BatchLoader
+from ..losses import LOSSES
 from .energy_monitor import flow_of, forward_with_energy
 from .export import Exported, load_exported
 from .files import write
@@ -142,10 +143,11 @@ def _rows(
 
 
 def _predicted(output: Tensor, dataset: GraphDataset) -> Columns:
-    if dataset.loss in ("cross_entropy", "weighted_cross_entropy"):
+    labels = LOSSES[dataset.loss].labels
+    if labels == "classes":
         shares = output.double().softmax(1)
         return {"class": output.argmax(1), **{f"probability_{k}": shares[:, k] for k in range(shares.shape[1])}}
-    if dataset.loss == "binary_cross_entropy":
+    if labels == "binary":
         return _numbered("probability", output.double().sigmoid())
     return _numbered("value", output.double())
 

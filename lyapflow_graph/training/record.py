@@ -18,7 +18,6 @@ import torch
 
 import lyapflow
 
-from ..data.dataset import Metric
 from .config import Config
 from .files import DamagedError, write
 
@@ -65,7 +64,7 @@ class Record:
     family: str
     seed: int
     dataset: str
-    metric: Metric
+    metric: str
     provenance: Mapping[str, Any]
     parameters: int
     epochs: int

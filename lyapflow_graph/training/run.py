@@ -26,10 +26,10 @@ from .energy_monitor import flow_of
 from .export import export_model
 from .files import remove_leftovers, write
 from .history import History
+from .labels import check_labels, regression_labels
 from .loaders import make_loader
 from .model import make_model
 from .module import GraphTask
-from .objectives import check_labels, regression_labels
 from .plots import draw_run
 from .progress import EpochBar
 from .record import Record, machine, peak_memory, versions

@@ -276,7 +276,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         run_sweep(sweep, tmp_path, workers=0)
     with pytest.raises(ValueError, match="dataset goes with one worker, got workers=2"):
         run_sweep(sweep, tmp_path, workers=2, dataset=graphs_with_values())
-    with pytest.raises(ValueError, match="name must be one of"):
+    with pytest.raises(ValueError, match="name must be a data set"):
         run_sweep(sweep, tmp_path)
     with pytest.raises(ConnectionError, match=r"cannot open the storage postgresql\+psycopg://me:\*\*\*@127.0.0.1:1/x"):
         run_sweep(sweep, tmp_path, storage="postgresql://me:secret@127.0.0.1:1/x", dataset=graphs_with_values())

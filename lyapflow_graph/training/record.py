@@ -21,7 +21,7 @@ import lyapflow
 from .config import Config
 from .files import DamagedError, write
 
-_FORMAT = 1
+_FORMAT = 2
 _LIBRARIES = ("torch", "torch_geometric", "lightning", "torchmetrics", "numpy")
 
 
@@ -47,7 +47,9 @@ class Record:
         test_loss: The loss there.
         seconds: Wall time, over all resumptions.
         peak_memory: In bytes: of the device where it is CUDA, else of the process.
-        certificate: What was found of the trained field, in words and as a verdict; None without an energy.
+        descent: Over the test set, as :class:`lyapflow.DescentCount` has it: in how many of the `systems` (graphs) and
+            `steps` the energy rises, and how many steps the guard shortened; None for a model without an energy and
+            for a run that was not tested.
         versions: Of Python and the libraries.
         machine: What it ran on.
 
@@ -72,7 +74,7 @@ class Record:
     test_loss: float | None
     seconds: float
     peak_memory: int
-    certificate: Mapping[str, Any] | None
+    descent: Mapping[str, int] | None
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
 
@@ -90,8 +92,6 @@ class Record:
             read = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise DamagedError(f"{path} is damaged: {error}") from error
-        if isinstance(read, dict) and "benchmark" in read:  # of records from before the name changed
-            read["dataset"] = read.pop("benchmark")
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(read, dict) or read.pop("format", None) != _FORMAT or set(read) != names:
             raise DamagedError(f"{path} is not a record of format {_FORMAT}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Unpack, final
 
 from lyapflow import LyapunovField
-from solvers import Method
 
 from ..batch import GraphBatch
-from ..conv import DynamicsConv
+from ..conv import DynamicsConv, FlowOptions
 from ..dirichlet import DirichletEnergy
 from .field import refuse_edge_attr
 from .registry import register_dynamics
@@ -31,7 +30,7 @@ class DGC(DynamicsConv):
     Args:
         channels: Features of a node, in and out.
         normalized: Whether L is the normalised Laplacian.
-        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
+        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import DGC
@@ -40,16 +39,8 @@ class DGC(DynamicsConv):
     tensor([1.0000, 1.0000, 1.0000])
     """
 
-    def __init__(
-        self,
-        channels: int,
-        normalized: bool = True,
-        num_steps: int = 8,
-        step_size: float = 0.1,
-        method: str | Method = "euler",
-        checkpoint: bool = False,
-    ) -> None:
-        super().__init__(channels, num_steps, step_size, method, checkpoint)
+    def __init__(self, channels: int, normalized: bool = True, **flow: Unpack[FlowOptions]) -> None:
+        super().__init__(channels, **flow)
         self.dirichlet = DirichletEnergy(normalized)
 
     def bind(self, graphs: GraphBatch) -> LyapunovField:

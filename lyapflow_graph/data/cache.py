@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .reading import UNREADABLE, read_arrays
+
 _FORMAT = "lyapflow-cache 1"
 
 Tensors = dict[str, Tensor]
@@ -92,12 +94,19 @@ def _read(path: Path, warn: bool = True) -> Tensors | None:
         if warn:
             warnings.warn(f"the cache {path} is damaged and is made again", stacklevel=3)
         return None
-    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+    try:
         # The name of an array is its number, the type it had, and its own name.
-        parts = [(*entry.split(":", 2), archive[entry]) for entry in archive.files]
-    return {
-        name: torch.from_numpy(array).to(getattr(torch, kind)) for _, kind, name, array in sorted(parts, key=_place)
-    }
+        parts = [(*entry.split(":", 2), array) for entry, array in read_arrays(io.BytesIO(payload)).items()]
+        return {
+            name: torch.from_numpy(array).to(_TYPES[kind]) for _, kind, name, array in sorted(parts, key=_place)
+        }
+    except (*UNREADABLE, TypeError) as error:
+        if warn:
+            warnings.warn(f"the cache {path} is not one and is made again: {error!r}", stacklevel=3)
+        return None
+
+
+_TYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 
 
 def _place(part: tuple[str, str, str, np.ndarray]) -> int:

@@ -117,6 +117,7 @@ class Sweep:
             labels: Of the values of all keys that vary.
             seed: Of the run.
         """
+        check_names("", labels, self.space)
         values = {key: self.space[key].value(label) for key, label in labels.items()}
         return Config.from_dict(self._changed(values) | {"seed": seed})
 

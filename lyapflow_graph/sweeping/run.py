@@ -8,7 +8,7 @@ import optuna
 from optuna.storages import BaseStorage
 
 from ..data.benchmark import Benchmark
-from ..training.files import write
+from ..training.files import refuse_links, write
 from ..training.run import Interrupted, load_benchmark
 from ..training.schema import ConfigError
 from .findings import Findings, findings_of
@@ -65,6 +65,7 @@ def run_sweep(
     if benchmark is not None and workers > 1:
         raise ValueError(f"benchmark goes with one worker, got workers={workers}: processes load the data themselves")
     url = storage or f"sqlite:///{folder / 'sweep.db'}"
+    refuse_links(folder)
     _check_folder(sweep, folder, resume)
     data = load_benchmark(sweep.base.data) if benchmark is None else benchmark
     optuna.logging.set_verbosity(optuna.logging.WARNING)

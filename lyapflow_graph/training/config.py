@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from lyapflow.importing import NameFromFile
+
 from .model import options_of, resolved
-from .schema import ConfigError, check_names, convert, from_text
+from .schema import ConfigError, check_names, convert, from_text, leaves_of
 from .toml import to_toml
 
 
@@ -202,6 +205,13 @@ class Config:
         return to_toml(self.to_dict())
 
     @classmethod
+    def from_file(cls, tables: Mapping[str, Any]) -> Config:
+        """From tables that a model or a record has: as :meth:`from_dict`, but its data set can name no code."""
+        config = cls.from_dict(convert("config", tables, Mapping))
+        data = dataclasses.replace(config.data, name=NameFromFile(config.data.name))
+        return dataclasses.replace(config, data=data)
+
+    @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
         """From tables, as :meth:`to_dict` gives them or a TOML file has them."""
         check_names("", tables, [field.name for field in dataclasses.fields(cls)])
@@ -245,9 +255,14 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+        text = Path(path).read_text(encoding="utf-8")
+        if _LONG_KEY.search(text):
+            raise ConfigError("it has a key of more than 50 parts")
+        found = tomllib.loads(text)
+        leaves_of(found)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a TOML file of a configuration: {error}") from error
+    return found
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -262,6 +277,8 @@ def differences(one: Config, other: Config) -> list[str]:
     return [f"{key}: {a.get(key)} / {b.get(key)}" for key in changed]
 
 
+# For which the parser takes memory that grows with the square of the parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50}""")
 _PLACES = (("data", "root"), ("training", "device"))  # where a run happens is no part of what it is
 
 
@@ -276,6 +293,8 @@ def _plain(value: Any) -> Any:
     """With lists and dictionaries only, as TOML and JSON have them."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return str(value)  # without the mark of a NameFromFile, which files do not have
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 

@@ -96,21 +96,18 @@ def _read(path: Path, warn: bool = True) -> Tensors | None:
         return None
     try:
         # The name of an array is its number, the type it had, and its own name.
-        parts = [(*entry.split(":", 2), array) for entry, array in read_arrays(io.BytesIO(payload)).items()]
-        return {
-            name: torch.from_numpy(array).to(_TYPES[kind]) for _, kind, name, array in sorted(parts, key=_place)
-        }
-    except (*UNREADABLE, TypeError) as error:
+        found, arrays = {}, read_arrays(io.BytesIO(payload))
+        for entry in sorted(arrays, key=lambda entry: int(entry.split(":")[0])):
+            _, kind, name = entry.split(":", 2)
+            found[name] = torch.from_numpy(arrays[entry]).to(_TYPES[kind])
+        return found
+    except UNREADABLE as error:
         if warn:
             warnings.warn(f"the cache {path} is not one and is made again: {error!r}", stacklevel=3)
         return None
 
 
 _TYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
-
-
-def _place(part: tuple[str, str, str, np.ndarray]) -> int:
-    return int(part[0])
 
 
 def _packed(tensors: Tensors) -> bytes:

@@ -21,7 +21,10 @@ from .errors import DamagedDataError
 Digest = Literal["sha256", "md5"]
 _RATIO = 250  # of a compressed file to what it holds, which real data stays below
 _HARMLESS = 2**28  # bytes, below which any ratio is taken
-UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    OSError, ValueError, TypeError, ArithmeticError, LookupError, EOFError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def check_digest(path: Path, content: bytes, kind: Digest, expected: str) -> None:
@@ -109,7 +112,7 @@ def read_pickle(path: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         raise DamagedDataError(f"{path} is damaged, or holds objects that could run code: {_line(error)}") from None
-    except (*UNREADABLE, TypeError, AttributeError, IndexError, ImportError) as error:
+    except (*UNREADABLE, AttributeError, ImportError) as error:
         raise DamagedDataError(f"{path} cannot be read: {_line(error)}") from None
 
 

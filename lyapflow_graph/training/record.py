@@ -138,7 +138,7 @@ def _field(name: str, value: Any, hint: Any) -> Any:
     if name == "certificate" and found is not None:
         convert("certificate.holds", found.get("holds"), bool)
         convert("certificate.sentences", found.get("sentences"), Sequence[str])
-    return found
+    return found if isinstance(found, float) else value  # lists stay lists
 
 
 def _plain(value: Any) -> Any:

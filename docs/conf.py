@@ -1,8 +1,12 @@
 """Configuration of the documentation site; `make docs` builds it with warnings as errors."""
 
+import os
 import re
+from pathlib import Path
 
 import lyapflow
+
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # tutorials import `examples`
 
 project = "lyapflow"
 author = "the lyapflow authors"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
+from examples.barbell_flows import BarbellResult, Way, barbell
 from examples.terminal import heading, say, table
-from lyapflow_graph.barbell import BarbellResult, Way, barbell
 from lyapflow_graph.diagnostics import (
     InfluenceOverDistance,
     effective_resistance,

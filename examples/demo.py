@@ -26,13 +26,13 @@ from pathlib import Path
 import torch
 from torch_geometric.data import Batch
 
+from examples.barbell_flows import BarbellResult, barbell
 from examples.demo_figures import draw_curves, draw_energies, draw_predictions
 from examples.demo_page import Figure, page
 from examples.terminal import heading, say, table
 from lyapflow import Certificate, certify
 from lyapflow_graph import Tango
-from lyapflow_graph.barbell import BarbellResult, barbell
-from lyapflow_graph.data import Benchmark, load
+from lyapflow_graph.data import GraphDataset, load
 from lyapflow_graph.training import (
     Config,
     DataConfig,
@@ -53,7 +53,7 @@ MODELS = {
 TRAINING = TrainingConfig(
     epochs=25, batch_size=64, optimizer="adam", lr=3e-3, weight_decay=1e-6, scheduler="cosine", certify=0
 )
-GRAPHS = 1100  # the benchmark has 7,040
+GRAPHS = 1100  # the dataset has 7,040
 CERTIFIED = 8  # graphs of the test set
 METHODS = ("euler", "armijo_euler")
 
@@ -136,7 +136,7 @@ def crossing_of(result: BarbellResult) -> str:
 # -- eccentricities ---------------------------------------------------------------------------------------------------
 
 
-def make_data(graphs: int, root: Path) -> Benchmark:
+def make_data(graphs: int, root: Path) -> GraphDataset:
     heading("2. Every node tells how far away the farthest node is")
     data = load("gpp/eccentricity", root, graphs=graphs, progress=True)
     say(
@@ -146,14 +146,14 @@ def make_data(graphs: int, root: Path) -> Benchmark:
     return data
 
 
-def run(name: str, data: Benchmark, training: TrainingConfig, seed: int, folder: Path) -> Trained:
+def run(name: str, data: GraphDataset, training: TrainingConfig, seed: int, folder: Path) -> Trained:
     """Train one of the models anew."""
     kind = MODELS[name].kind
     graphs = sum(len(part) for part in (data.train, data.val, data.test))
     config = Config(DataConfig(data.name, options={"graphs": graphs}), MODELS[name], training, seed)
     shutil.rmtree(folder / kind, ignore_errors=True)  # of an earlier demonstration
     say(f"Training {name} for {training.epochs} epochs.")
-    record = train(config, folder / kind, benchmark=data)
+    record = train(config, folder / kind, dataset=data)
     told = predict(folder / kind, data, parts=("test",), samples=0).table
     with open(folder / kind / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -164,7 +164,7 @@ def run(name: str, data: Benchmark, training: TrainingConfig, seed: int, folder:
 HEADER = ("model", "validation log10 MSE", "test log10 MSE", "parameters", "best epoch", "seconds")
 
 
-def results(trained: Sequence[Trained], data: Benchmark) -> list[tuple[str, ...]]:
+def results(trained: Sequence[Trained], data: GraphDataset) -> list[tuple[str, ...]]:
     """The rows of the table, with what the mean label of the training set would give as the first."""
     mean = float(torch.cat([data.train[i].y for i in range(len(data.train))]).double().mean())
     constant = [f"{constant_error(mean, part):.3f}" for part in (data.val, data.test)]
@@ -199,7 +199,7 @@ def verdict(backbone: Trained, tango: Trained) -> str:
 # -- the certificate --------------------------------------------------------------------------------------------------
 
 
-def show_certificates(tango: Trained, data: Benchmark, out: Path) -> dict[str, Certificate]:
+def show_certificates(tango: Trained, data: GraphDataset, out: Path) -> dict[str, Certificate]:
     heading("4. What the learned energy does")
     graphs = [data.test[i] for i in range(min(CERTIFIED, len(data.test)))]
     found = {}
@@ -219,7 +219,7 @@ def certified(folder: Path, graphs: Sequence[object], method: str, samples: int 
         h, batch = model.encode(Batch.from_data_list(list(graphs)))
         flow = model.conv
         return certify(
-            flow.on(batch), h, steps=flow.num_steps, step_size=flow.step_size, method=method, samples=samples
+            flow.bind(batch), h, steps=flow.num_steps, step_size=flow.step_size, method=method, samples=samples
         )
 
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from lyapflow_graph.training import train
 
-from .studies import RESULTS, Cell, load_study
+from .study import RESULTS, Cell, load_study
 from .tables import write_all
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -68,8 +68,7 @@ def _complete(cell: Cell, folder: Path, again: bool) -> None:
             typer.echo(f"{time.strftime('%H:%M:%S')} {cell}")
             record = train(cell.config, folder, resume=True, figures=False, progress=False)
             kept.mkdir(parents=True, exist_ok=True)
-            for name in ("config.toml", "record.json"):
-                shutil.copy(folder / name, kept / name)
+            shutil.copy(folder / "record.json", kept / "record.json")
             typer.echo(f"{time.strftime('%H:%M:%S')} {cell}: val {record.val:.4f}, {record.seconds:.0f} s")
     except Timeout:
         return

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lyapflow_graph.metrics import METRICS
 from lyapflow_graph.training import Record
 from lyapflow_graph.training.files import write
-from lyapflow_graph.training.pages import markdown_table
+from lyapflow_graph.training.markup import markdown_table
 from lyapflow_graph.training.report import Row, duration, label, paper_on, spread
 
-from .studies import RESULTS, Study, load_study, study_names
+from .study import RESULTS, Study, load_study, study_names
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"
@@ -21,16 +22,8 @@ README = ROOT / "README.md"
 BEGIN = "<!-- written by `python -m experiments tables`; do not edit -->"
 END = "<!-- end of results -->"
 
-_METRICS = {
-    "accuracy": "accuracy %",
-    "weighted_accuracy": "recall %",
-    "roc_auc": "AUC %",
-    "average_precision": "AP %",
-    "mae": "MAE",
-    "log10_mse": "log10 MSE",
-}
-_IN_README = ("property_prediction", "heterophilous", "benchmarks")
-_ORDER = ("property_variants", "property_prediction", "heterophilous", "benchmarks", "options", "depth")
+_IN_README = ("property_prediction", "heterophilous", "standard_datasets")
+_ORDER = ("property_variants", "property_prediction", "heterophilous", "standard_datasets", "options", "depth")
 
 
 def write_all(results: Path = RESULTS, page: Path = PAGE, readme: Path = README) -> list[Path]:
@@ -86,7 +79,7 @@ def _row(study: Study, row: str, column: str, results: Path) -> Row | None:
     if not records:
         return None
     first = records[0]
-    return Row(first.benchmark, first.metric, label(first), first.family, records)
+    return Row(first.dataset, first.metric, label(first), first.family, records)
 
 
 def _table(study: Study, results: Path) -> dict[tuple[str, str], Row]:
@@ -113,13 +106,13 @@ def _short(study: Study, results: Path) -> Iterator[str]:
 def _main_table(study: Study, found: Mapping[tuple[str, str], Row]) -> list[str]:
     """A row for each model; a column for each data set, and one beside it where the paper has figures."""
     columns = [column for column in study.columns if any(place[1] == column for place in found)]
-    figures = {place: _figure(row, study.papers.get(place[1], row.benchmark)) for place, row in found.items()}
+    figures = {place: _figure(row, study.papers.get(place[1], row.dataset)) for place, row in found.items()}
     with_paper = [column for column in columns if any(figures[place] for place in figures if place[1] == column)]
     header, cells = ["model"], []
     for column in columns:
-        metric = next(row.metric for place, row in found.items() if place[1] == column)
+        metric = next(METRICS[row.metric] for place, row in found.items() if place[1] == column)
         paper = paper_on(study.papers.get(column, ""))
-        header += [f"{column}, {_METRICS[metric]}"]
+        header += [f"{column}, {metric.short}{' %' if metric.percent else ''}"]
         header += [] if column not in with_paper else ["paper" if paper is None else f'paper, "{paper.title}"']
     for name in study.rows:
         line = [name]
@@ -133,8 +126,8 @@ def _main_table(study: Study, found: Mapping[tuple[str, str], Row]) -> list[str]
     return markdown_table(header, cells)
 
 
-def _figure(row: Row, benchmark: str) -> str:
-    paper = paper_on(benchmark)
+def _figure(row: Row, dataset: str) -> str:
+    paper = paper_on(dataset)
     figure = None if paper is None else paper.figures.get(row.model)
     return "" if figure is None else f"{figure:g}"
 

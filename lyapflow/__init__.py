@@ -3,10 +3,11 @@
 from solvers import Rows, Segments, Single, Systems
 
 from .algebra import Combination, Field, Window
+from .base import Coefficient, Energy, PointwiseEnergy, SystemModule, Tangent
 from .certificate import Certificate, Sampled
 from .certify import certify
 from .coefficients import DescentShare, MLPCoefficient
-from .components import Coefficient, Energy, PointwiseEnergy, SystemModule, Tangent
+from .descent import DescentCount, descent_loss
 from .energies import Annealed, ConvexEnergy, DoubleWell, Himmelblau, LogSumExp, MLPEnergy, Quadratic, Rosenbrock
 from .field import LyapunovField, Parts
 from .flow import Flow, odeint
@@ -23,6 +24,7 @@ __all__ = [
     "Coefficient",
     "Combination",
     "ConvexEnergy",
+    "DescentCount",
     "DescentShare",
     "DoubleWell",
     "Energy",
@@ -50,6 +52,7 @@ __all__ = [
     "Window",
     "__version__",
     "certify",
+    "descent_loss",
     "newton_gap",
     "newton_split",
     "odeint",

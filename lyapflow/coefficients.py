@@ -12,7 +12,7 @@ from torch import Tensor
 from solvers import Systems
 from solvers.typing import PerSystem
 
-from .components import Coefficient
+from .base import Coefficient
 from .layers import MLP
 from .projection import at_scale_one
 

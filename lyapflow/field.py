@@ -15,7 +15,7 @@ from solvers import Rows, Systems
 from solvers.typing import PerSystem
 
 from .algebra import Field
-from .components import (
+from .base import (
     Coefficient,
     Energy,
     FunctionCoefficient,
@@ -154,6 +154,16 @@ class LyapunovField(Field):
     def forward(self, t: float | Tensor, h: Tensor) -> Tensor:
         """dh/dt."""
         return self._evaluate(t, h).velocity
+
+    @property
+    def energy_is_timed(self) -> bool:
+        """Whether the energy depends on time explicitly."""
+        return "t" in self.energy_module.takes
+
+    def velocity_and_energy(self, t: float | Tensor, h: Tensor) -> tuple[Tensor, PerSystem]:
+        """dh/dt and V of each system, `[S]`, from one evaluation."""
+        e = self._evaluate(t, h)
+        return e.velocity, self.energy(t, h) if e.slope is None else e.slope.energy
 
     def parts(self, t: float | Tensor, h: Tensor) -> Parts:
         """Every term of the field at one state."""
@@ -301,7 +311,7 @@ def _component(name: str, given: Any, kind: Any, wrap: Any, systems: Systems | N
         if not callable(given):
             raise TypeError(f"{name} must be {kind.__name__} or a callable of the state, got {type(given).__name__}")
         given = wrap(given)
-    return given if systems is None or given.systems is systems else given.over(systems)
+    return given if systems is None or given.systems is systems else given.bind(systems)
 
 
 def _per_system(value: Scale, systems: Systems, like: Tensor) -> Tensor:

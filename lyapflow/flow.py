@@ -84,6 +84,9 @@ class Flow(nn.Module):
         controller: Step-size control, as for :func:`solvers.solve`.
         adjoint: How gradients flow back: `solvers.Direct()` by default, `solvers.Checkpointed()` for little memory.
         max_steps: A limit on the number of steps, as for :func:`solvers.solve`.
+        guard: Whether every step is guarded: a step that would raise the energy of a system is halved, for that
+            system, until it does not. So the flow takes exactly `steps` steps and never raises the energy, as
+            :func:`solvers.take_steps` says. For explicit methods and fields with an energy.
         backend: "solvers", or "torchdiffeq" where it is installed; then the tolerances are those of `solvers.PID()`.
 
     >>> import torch
@@ -92,9 +95,9 @@ class Flow(nn.Module):
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), Flow(field, steps=8, step_size=0.1), torch.nn.Linear(4, 3))
     >>> model(torch.randn(5, 2)).shape
     torch.Size([5, 3])
-    >>> solution = Flow(field, method="armijo_euler", steps=8, step_size=0.1).solve(torch.randn(5, 4), saveat="steps")
-    >>> bool((solution.energy.diff(dim=0) <= 1e-6).all())
-    True
+    >>> solution = Flow(field, steps=8, step_size=1.0, guard=True).solve(torch.randn(5, 4))
+    >>> solution.energy.shape, bool((solution.energy.diff(dim=0) <= 1e-6).all())
+    (torch.Size([9, 5]), True)
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Flow(nn.Module):
         controller: Controller | None = None,
         adjoint: Adjoint | None = None,
         max_steps: int | None = None,
+        guard: bool = False,
         backend: Backend = "solvers",
     ) -> None:
         super().__init__()
@@ -118,7 +122,7 @@ class Flow(nn.Module):
             raise ValueError(f'backend must be "solvers" or "torchdiffeq", got {backend!r}')
         if backend == "torchdiffeq":
             _torchdiffeq()
-            refused = {"controller": controller, "adjoint": adjoint, "max_steps": max_steps}
+            refused = {"controller": controller, "adjoint": adjoint, "max_steps": max_steps, "guard": guard or None}
             for name, value in refused.items():
                 if value is not None:
                     raise ValueError(f'{name} is for backend="solvers"; torchdiffeq has no such argument')
@@ -129,6 +133,9 @@ class Flow(nn.Module):
         self.field = field
         self.method = method
         self.time, self.step_size = _span(method, steps, step_size, time, controller)
+        self.guard = guard
+        if guard:
+            self._check_guard(controller, max_steps)
         self.start = start
         self.controller, self.adjoint, self.max_steps = controller, adjoint, max_steps
         self.backend: Backend = backend
@@ -158,20 +165,53 @@ class Flow(nn.Module):
         throw: bool = True,
         progress: bool = False,
     ) -> Solution[Tensor]:
-        """The whole solution: states on the way, energies, statuses, statistics. For backend "solvers"."""
+        """The whole solution: states on the way, energies, statuses, statistics. For backend "solvers".
+
+        With a guard, `saveat` is None or "steps", and the energies of all steps come without further evaluations.
+        """
         if self.backend != "solvers":
             raise ValueError('Flow.solve needs backend="solvers"; with torchdiffeq, call lyapflow.odeint')
+        if self.guard:
+            if stop is not None or not (saveat is None or isinstance(saveat, str)):
+                raise ValueError(
+                    "a guarded flow takes all its steps and saves none between: use saveat='steps', no stop"
+                )
+            return self.take_steps(h, every_step=saveat is not None, throw=throw, progress=progress)
         return solvers.solve(
             self.field, h, self.start, self.start + self.time, method=self.method, dt0=self.step_size,
             controller=self.controller, adjoint=self.adjoint, max_steps=self.max_steps, saveat=saveat, stop=stop,
             throw=throw, progress=progress,
         )  # fmt: skip
 
+    def take_steps(
+        self, h: Tensor, *, every_step: bool = False, throw: bool = True, progress: bool = False
+    ) -> Solution[Tensor]:
+        """The steps with the energies that come with them, guarded or not; see :func:`solvers.take_steps`.
+
+        For explicit methods and fields with an energy.
+        """
+        assert self.step_size is not None
+        return solvers.take_steps(
+            self.field, h, round(self.time / self.step_size), self.step_size, method=self.method, guard=self.guard,
+            start=self.start, adjoint=self.adjoint, every_step=every_step, throw=throw, progress=progress,
+        )  # fmt: skip
+
+    def _check_guard(self, controller: Controller | None, max_steps: int | None) -> None:
+        if not callable(getattr(self.field, "energy", None)):
+            raise TypeError(f"guard=True needs a field with energy(t, h) -> [S]; {type(self.field).__name__} has none")
+        if not isinstance(self.method, solvers.ExplicitRK) or self.step_size is None or controller or max_steps:
+            name = self.method if isinstance(self.method, str) else self.method.name
+            raise ValueError(
+                "guard=True takes a given number of steps of an explicit method, as method='euler', steps=8, "
+                f"step_size=0.1, without controller and max_steps; got method={name!r}, step_size={self.step_size}"
+            )
+
     def extra_repr(self) -> str:
         name = self.method if isinstance(self.method, str) else self.method.name
         step = "" if self.step_size is None else f", step_size={self.step_size:.6g}"
+        guard = ", guard=True" if self.guard else ""
         backend = "" if self.backend == "solvers" else f", backend={self.backend!r}"
-        return f"method={name!r}, time={self.time:.6g}{step}{backend}"
+        return f"method={name!r}, time={self.time:.6g}{step}{guard}{backend}"
 
 
 _FIXED_IN_TORCHDIFFEQ = (

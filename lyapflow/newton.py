@@ -14,7 +14,7 @@ from solvers.autograd import fresh, outside_inference_mode, recording
 from solvers.root_finding import attach_root
 from solvers.typing import PerSystem, PerSystemBool
 
-from .components import Energy, FunctionEnergy, Tangent, call, has_another_leaf
+from .base import Energy, FunctionEnergy, Tangent, call, has_another_leaf
 from .linear import dense_solve, minres
 from .projection import orthogonal, share_along
 
@@ -123,7 +123,7 @@ def newton_split(
     (tensor([0.0101]), tensor([[ 0.9899, -0.0099]]))
     """
     module = energy if isinstance(energy, Energy) else FunctionEnergy(energy)
-    module = module if systems is None else module.over(systems)
+    module = module if systems is None else module.bind(systems)
     if solver not in ("auto", "dense", "krylov"):
         raise ValueError(f'solver must be "auto", "dense" or "krylov", got {solver!r}')
     if not damping >= 0:

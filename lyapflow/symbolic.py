@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from solvers import Systems
 
-from .components import PointwiseEnergy
+from .base import PointwiseEnergy
 
 try:
     import sympy

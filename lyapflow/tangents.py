@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from solvers import Systems
 
-from .components import Tangent
+from .base import Tangent
 from .layers import MLP, activation_named
 
 

@@ -5,15 +5,17 @@ from .backbones import (
     GPS,
     NORMS,
     Backbone,
+    BackboneEntry,
     GatedGCN,
     GraphAttention,
     ModuleBackbone,
     Norm,
     PyGBackbone,
     make_backbone,
+    register_backbone,
+    register_conv,
 )
 from .batch import GraphBatch
-from .components import GraphEnergy, GraphTangent, PooledCoefficient
 from .conv import DynamicsConv
 from .diagnostics import (
     InfluenceOverDistance,
@@ -30,6 +32,7 @@ from .dynamics import ADGN, DGC, GRAFF, GRAND, PHDGN, SWAN, GraphCON, GraphDynam
 from .encoders import ATOM_FEATURES, BOND_FEATURES, CategoricalEncoder, PositionalEncoder
 from .models import GraphModel, GraphNet, Tango
 from .tango import TangoConv
+from .tango_parts import GraphEnergy, GraphTangent, PooledCoefficient
 
 __all__ = [
     "ADGN",
@@ -44,6 +47,7 @@ __all__ = [
     "PHDGN",
     "SWAN",
     "Backbone",
+    "BackboneEntry",
     "CategoricalEncoder",
     "DirichletEnergy",
     "DynamicsConv",
@@ -72,5 +76,7 @@ __all__ = [
     "influence_over_distance",
     "make_backbone",
     "mean_average_distance",
+    "register_backbone",
+    "register_conv",
     "spectral_gap",
 ]

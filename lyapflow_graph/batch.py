@@ -154,6 +154,21 @@ class GraphBatch(Systems):
         """`[S]`, how many nodes each graph has."""
         return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
 
+    @property
+    def node_ptr(self) -> Tensor | None:
+        """`[S + 1]`, where the nodes of each graph begin; None where those of a graph are not neighbours."""
+        return self._once("node_ptr", self._begins)
+
+    def _begins(self) -> Tensor | None:
+        if self.batch is not None and bool((self.batch.diff() < 0).any()):
+            return None
+        return torch.cat([self.node_counts.new_zeros(1), self.node_counts.cumsum(0)])
+
+    @property
+    def largest_graph(self) -> int:
+        """How many nodes the largest graph has."""
+        return self._once("largest_graph", lambda: int(self.node_counts.max()) if self.count else 0)
+
     def share_of_node(self, dtype: torch.dtype) -> Tensor:
         """`[S]`, one over the number of nodes of each graph; 1 where it has none."""
         return self._once(f"share_of_node {dtype}", lambda: 1 / self.node_counts.clamp(min=1).to(dtype))
@@ -270,6 +285,41 @@ class Padding:
 
 
 @torch.compiler.disable  # it looks at values
+@torch.compiler.disable  # the checks look at values
+def as_graphs(
+    edge_index: Tensor | GraphBatch,
+    num_nodes: int,
+    edge_attr: Tensor | None = None,
+    batch: Tensor | None = None,
+    batch_size: int | None = None,
+) -> GraphBatch:
+    """The graphs of a call, which may have been given as such."""
+    if not isinstance(edge_index, GraphBatch):
+        return GraphBatch(edge_index, num_nodes, edge_attr, batch, batch_size)
+    if edge_attr is not None or batch is not None or batch_size is not None:
+        raise ValueError("a GraphBatch holds edge_attr and batch already; do not give them again")
+    if edge_index.num_nodes != num_nodes:
+        raise ValueError(f"x has {num_nodes} rows, but the graphs have {edge_index.num_nodes} nodes")
+    return edge_index
+
+
+def count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None = None) -> int:
+    """How many nodes there are, where nobody says so."""
+    if isinstance(edge_index, GraphBatch):
+        return edge_index.num_nodes
+    if batch is not None:
+        return len(batch)
+    return int(edge_index.max()) + 1 if edge_index.numel() else 0
+
+
+def graphs_of(module: Any) -> GraphBatch:
+    """The graphs that a component of a field is bound to."""
+    if not isinstance(module.systems, GraphBatch):
+        name, kind = type(module).__name__, type(module.systems).__name__
+        raise TypeError(f"{name} lives on graphs: bind it with .bind(GraphBatch(...)); its systems are {kind}()")
+    return module.systems
+
+
 def check_features(name: str, x: Any, width: int | None, graphs: GraphBatch | None = None) -> None:
     """That `x` is `[num_nodes, width]`, of a floating point type, and finite."""
     if not isinstance(x, Tensor):

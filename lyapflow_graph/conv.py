@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from lyapflow import Flow
 from solvers import Checkpointed, Method, Solution, Stop
+from solvers.guarded import steps_taken
 
-from .batch import GraphBatch, check_features
+from .batch import GraphBatch, as_graphs, check_features, count_nodes
+from .kernels.flow import Steps
 
 
 class DynamicsConv(nn.Module, ABC):
@@ -29,12 +31,14 @@ class DynamicsConv(nn.Module, ABC):
             `step_size` as the first.
         checkpoint: Whether to compute every step again when gradients flow back, rather than to keep what it recorded:
             the memory of one step instead of all, for one more forward pass.
+        guard: Whether every step is guarded, so that none raises the energy of a graph; see :class:`lyapflow.Flow`.
+            It can be switched at any time.
 
     >>> import torch
     >>> from lyapflow import LyapunovField
     >>> from lyapflow_graph import DirichletEnergy, DynamicsConv
     >>> class Heat(DynamicsConv):
-    ...     def on(self, graphs):
+    ...     def bind(self, graphs):
     ...         return LyapunovField(DirichletEnergy(systems=graphs))
     >>> Heat(1, num_steps=100)(torch.tensor([[1.0], [0.0]]), torch.tensor([[0, 1], [1, 0]]))
     tensor([[0.5000],
@@ -48,17 +52,19 @@ class DynamicsConv(nn.Module, ABC):
         step_size: float = 0.1,
         method: str | Method = "euler",
         checkpoint: bool = False,
+        guard: bool = False,
     ) -> None:
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels must be positive, got {channels}")
-        Flow(_nothing, method, num_steps, step_size)  # says what is wrong with its arguments
+        Flow(_Nothing(), method, num_steps, step_size, guard=guard)  # says what is wrong with its arguments
         self.channels = channels
+        self.guard = guard
         self.num_steps, self.step_size = num_steps, step_size
         self.method, self.checkpoint = method, checkpoint
 
     @abstractmethod
-    def on(self, graphs: GraphBatch) -> Any:
+    def bind(self, graphs: GraphBatch) -> Any:
         """The field on these graphs, sharing the parameters of this layer."""
 
     def start(self, x: Tensor) -> Tensor:
@@ -93,7 +99,7 @@ class DynamicsConv(nn.Module, ABC):
         """
         if num_nodes is None:
             num_nodes = count_nodes(edge_index, batch)
-        return self.on(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
+        return self.bind(as_graphs(edge_index, num_nodes, edge_attr, batch, batch_size))
 
     # torch.compile has no double backward, which a step takes: it compiles what is around the flow, not the flow.
     @torch.compiler.disable
@@ -114,7 +120,21 @@ class DynamicsConv(nn.Module, ABC):
             batch: `[num_nodes]`, the graph that every node belongs to.
             batch_size: How many graphs there are, by default as many as `batch` names.
         """
-        return self.read(self.solve(x, edge_index, edge_attr, batch, batch_size).y1)
+        check_features("x", x, self.channels)
+        graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        steps = self.all_steps(x, graphs)
+        return self.read(self.solve(x, graphs).y1 if steps is None else steps.last)
+
+    def all_steps(self, x: Tensor, graphs: GraphBatch, *, states: bool = False, energies: bool = False) -> Steps | None:
+        """What :meth:`solve` finds with a fixed step, from a layer that has a shorter way to it; by default None.
+
+        Args:
+            x: `[num_nodes, channels]`.
+            graphs: The graphs.
+            states: Whether the states after every step are asked for.
+            energies: Whether their energies are.
+        """
+        return None
 
     def solve(
         self,
@@ -135,42 +155,37 @@ class DynamicsConv(nn.Module, ABC):
         """
         check_features("x", x, self.channels)
         graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        if self.guard and stop is None and saveat in (None, "steps"):
+            return self._take_steps(x, graphs, saveat is not None, throw, progress)
+        return self.flow(graphs).solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
+
+    def take_steps(self, x: Tensor, graphs: GraphBatch, *, throw: bool = True) -> Solution[Tensor]:
+        """The solution with the energies of all steps, guarded or not, at the price of one energy; see
+        :meth:`lyapflow.Flow.take_steps`. For explicit methods and fields with an energy.
+        """
+        check_features("x", x, self.channels)
+        return self._take_steps(x, graphs, every_step=False, throw=throw, progress=False)
+
+    def _take_steps(
+        self, x: Tensor, graphs: GraphBatch, every_step: bool, throw: bool, progress: bool
+    ) -> Solution[Tensor]:
+        found = self.all_steps(x, graphs, states=every_step, energies=True)
+        if found is None or found.energies is None:
+            flow = self.flow(graphs)
+            return flow.take_steps(self.start(x), every_step=every_step, throw=throw, progress=progress)
+        states, energies = found.states, found.energies
+        return steps_taken(self.bind(graphs), self.step_size, found.last, states, energies, found.scales)
+
+    def flow(self, graphs: GraphBatch) -> Flow:
+        """The field on these graphs as a flow, as the layer follows it."""
         adjoint = Checkpointed(every=1) if self.checkpoint and torch.is_grad_enabled() else None
-        flow = Flow(self.on(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint)
-        return flow.solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
+        return Flow(self.bind(graphs), self.method, self.num_steps, self.step_size, adjoint=adjoint, guard=self.guard)
 
     def extra_repr(self) -> str:
         name = self.method if isinstance(self.method, str) else self.method.name
         method = "" if name == "euler" else f", method={name!r}"
-        checkpoint = ", checkpoint=True" if self.checkpoint else ""
-        return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{checkpoint}"
-
-
-@torch.compiler.disable  # the checks look at values
-def as_graphs(
-    edge_index: Tensor | GraphBatch,
-    num_nodes: int,
-    edge_attr: Tensor | None = None,
-    batch: Tensor | None = None,
-    batch_size: int | None = None,
-) -> GraphBatch:
-    """The graphs of a call, which may have been given as such."""
-    if not isinstance(edge_index, GraphBatch):
-        return GraphBatch(edge_index, num_nodes, edge_attr, batch, batch_size)
-    if edge_attr is not None or batch is not None or batch_size is not None:
-        raise ValueError("a GraphBatch holds edge_attr and batch already; do not give them again")
-    if edge_index.num_nodes != num_nodes:
-        raise ValueError(f"x has {num_nodes} rows, but the graphs have {edge_index.num_nodes} nodes")
-    return edge_index
-
-
-def count_nodes(edge_index: Tensor | GraphBatch, batch: Tensor | None = None) -> int:
-    """How many nodes there are, where nobody says so."""
-    if isinstance(edge_index, GraphBatch):
-        return edge_index.num_nodes
-    if batch is not None:
-        return len(batch)
-    return int(edge_index.max()) + 1 if edge_index.numel() else 0
+        flags = "".join(f", {name}=True" for name in ("checkpoint", "guard") if getattr(self, name))
+        return f"{self.channels}, num_steps={self.num_steps}, step_size={self.step_size}{method}{flags}"
 
 
 def reset(module: nn.Module) -> None:
@@ -183,5 +198,11 @@ def reset(module: nn.Module) -> None:
             reset(child)
 
 
-def _nothing(t: Any, h: Tensor) -> Tensor:
-    return torch.zeros_like(h)
+class _Nothing:
+    """A field to check arguments with."""
+
+    def __call__(self, t: Any, h: Tensor) -> Tensor:
+        return torch.zeros_like(h)
+
+    def energy(self, t: Any, h: Tensor) -> Tensor:
+        return h.sum().reshape(1)

@@ -17,8 +17,8 @@ from lyapflow.projection import at_least_single
 from solvers.autograd import fresh, outside_inference_mode
 from solvers.typing import PerSystem
 
-from .batch import GraphBatch, check_features
-from .conv import DynamicsConv, as_graphs, count_nodes
+from .batch import GraphBatch, as_graphs, check_features, count_nodes
+from .conv import DynamicsConv
 from .dirichlet import DirichletEnergy, edge_scale
 
 Norm = Literal["frobenius", "sum"]
@@ -117,7 +117,7 @@ def energy_per_step(
     >>> from lyapflow_graph import DirichletEnergy, DynamicsConv
     >>> from lyapflow_graph.diagnostics import energy_per_step
     >>> class Diffusion(DynamicsConv):
-    ...     def on(self, graphs):
+    ...     def bind(self, graphs):
     ...         return LyapunovField(DirichletEnergy(systems=graphs))
     >>> pair = torch.tensor([[0, 1], [1, 0]])
     >>> energy_per_step(Diffusion(1, num_steps=2, step_size=0.25), torch.tensor([[2.0], [0.0]]), pair)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from lyapflow import Energy
 from solvers import Systems
 from solvers.typing import PerSystem
 
-from .batch import GraphBatch
+from .batch import GraphBatch, graphs_of
 
 
 def edge_scale(graphs: GraphBatch, normalized: bool, dtype: torch.dtype) -> Tensor | None:
@@ -37,7 +37,7 @@ class DirichletEnergy(Energy):
 
     Args:
         normalized: Compare :math:`h_i / \sqrt{d_i}` instead: then L is the normalised Laplacian.
-        systems: The graphs, a :class:`GraphBatch`; or give them by `over(graphs)`.
+        systems: The graphs, a :class:`GraphBatch`; or give them by `bind(graphs)`.
 
     >>> import torch
     >>> from lyapflow import LyapunovField
@@ -62,11 +62,3 @@ class DirichletEnergy(Energy):
 
     def extra_repr(self) -> str:
         return "normalized=True" if self.normalized else ""
-
-
-def graphs_of(module: Any) -> GraphBatch:
-    """The graphs that a component of a field is bound to."""
-    if not isinstance(module.systems, GraphBatch):
-        name, kind = type(module).__name__, type(module.systems).__name__
-        raise TypeError(f"{name} lives on graphs: bind it with .over(GraphBatch(...)); its systems are {kind}()")
-    return module.systems

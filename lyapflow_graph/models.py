@@ -13,8 +13,8 @@ from lyapflow import LyapunovField
 from lyapflow.layers import activation_named
 from solvers import Solution
 
-from .batch import GraphBatch, Pool, check_features
-from .conv import as_graphs, reset
+from .batch import GraphBatch, Pool, as_graphs, check_features
+from .conv import reset
 from .encoders import CategoricalEncoder, PositionalEncoder
 from .tango import TangoConv
 
@@ -319,7 +319,7 @@ class Tango(GraphModel):
 
     def field(self, data: Any) -> LyapunovField:
         """The field that the encoded features follow, on the graphs of a `Data` or `Batch`."""
-        return self.conv.on(self.encode(data)[1])
+        return self.conv.bind(self.encode(data)[1])
 
     def solve(self, data: Any, *, saveat: Any = None, throw: bool = True, progress: bool = False) -> Solution[Tensor]:
         """The flow of the encoded features on the graphs of a `Data` or `Batch`; see :meth:`DynamicsConv.solve`."""

@@ -4,6 +4,7 @@ from .adjoint import Adjoint, Backsolve, Checkpointed, Direct
 from .backsolve import odeint_adjoint
 from .controllers import PID, Controller, Decision, Fixed
 from .drop_in import odeint, odeint_event
+from .guarded import rises, take_steps
 from .integrate import solve
 from .loop import LoopState
 from .method import (
@@ -71,5 +72,7 @@ __all__ = [
     "odeint_adjoint",
     "odeint_event",
     "register",
+    "rises",
     "solve",
+    "take_steps",
 ]

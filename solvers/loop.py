@@ -43,6 +43,7 @@ class LoopState:
     accepted: PerSystemInt
     rejected: PerSystemInt
     energy_rejected: PerSystemInt
+    energy_evaluations: PerSystemInt
     start: tuple[Tensor, Tensor]  # first time and state: a place where the field of a failed system was finite
     side: Tensor | None = None  # on which side of its event every system started
     lost: bool = False  # whether any system has failed
@@ -108,6 +109,7 @@ class Loop:
             accepted=zero,
             rejected=zero,
             energy_rejected=zero,
+            energy_evaluations=zero,
             start=(t.detach(), y0.detach()),
             side=side,
             lost=bool(failed(status).any()),
@@ -127,6 +129,13 @@ class Loop:
         if self.observer is not None:
             self.observer("step", t0, state.y, t1 - t0)
         step, usable = self._attempt(state, t1, landing)
+        if self.method.dissipative:
+            # A method that chooses the time it reaches may pass a time that steps must end at: land there instead.
+            over = usable & (step.t1.detach() > target.detach())
+            if bool(over.any()):
+                wasted, t1 = step, torch.where(over, target, t1)
+                step, usable = self._attempt(state, t1, landing | over)
+                step = step.after(wasted, over)
         decision = self.controller.decide(term, self.method, step, state.dt, usable, state.memory)
         accept = decision.accept & active & resolved
         if self.observer is not None:
@@ -135,6 +144,7 @@ class Loop:
         everyone = bool(accept.all())
         t_new, y_new, f_new = step.t1, step.y1, step.f1
         status, nfe = state.status, state.nfe + (step.evaluations if everyone else step.evaluations * active)
+        energies, energies_before = state.energy_evaluations + step.energies * active, term.energy_calls
         side = state.side
         # Evaluations beyond those of the step are counted for the systems that they were made for.
         before = term.calls
@@ -144,10 +154,12 @@ class Loop:
             f_new = None if bool(fired.any()) else f_new
             status = torch.where(fired, int(Status.EVENT), status)
             nfe, before = nfe + (term.calls - before) * fired, term.calls
+            energies, energies_before = energies + (term.energy_calls - energies_before) * fired, term.energy_calls
         if self.stop is not None:
             still = self.stop.met(term, step) & accept & (status == Status.RUNNING)
             status = torch.where(still, int(Status.STOPPED), status)
             nfe, before = nfe + (term.calls - before) * accept, term.calls
+            energies = energies + (term.energy_calls - energies_before) * accept
         if not everyone:
             spread = term.systems.spread(accept)
             t_new = torch.where(accept, t_new, t0)
@@ -179,6 +191,7 @@ class Loop:
             accepted=state.accepted + accept,
             rejected=state.rejected if everyone else state.rejected + (active & ~accept),
             energy_rejected=energy_rejected,
+            energy_evaluations=energies,
             start=state.start,
             side=side,
             lost=state.lost or (not everyone and bool(failed(status).any())),
@@ -202,8 +215,7 @@ class Loop:
             usable = usable & ~step.failed
         if step.y1.requires_grad and not bool(usable.all()):
             again = self._step_without(~usable, state, t1, landing & usable)
-            spent = step.evaluations + again.evaluations
-            step = dataclasses.replace(again, evaluations=spent, failed=step.failed)
+            step = dataclasses.replace(again.after(step, torch.ones_like(usable)), failed=step.failed)
         return step, usable
 
     def _step_without(self, lost: Tensor | None, state: LoopState, t1: Tensor, landing: Tensor) -> Step:
@@ -291,7 +303,8 @@ class Loop:
         t = step.t0 + theta * (step.t1 - step.t0)
         if self.method.lands:  # no interpolant is good enough: step there
             landing = torch.ones_like(theta, dtype=torch.bool)
-            return t, self.method.step(self.term, step.t0, t, step.y0, step.f0, landing).y1
+            inner = self.method.step(self.term, step.t0, t, step.y0, step.f0, landing)
+            return inner.t1, inner.y1  # a dissipative method may have had to stop short of it
         fraction = self.term.systems.spread(theta.to(self.term.real_dtype))
         return t, self.method.interpolate(step, fraction, self.interpolation)
 

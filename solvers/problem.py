@@ -129,7 +129,7 @@ def run_on_grid(problem: Problem, grid: Grid) -> Solution[Any]:
     end = grid.times[-1].expand(count)
     if not torch.compiler.is_compiling() and bool(well.all()):
         status, accepted = torch.full_like(zero, int(Status.SUCCESS)), torch.full_like(zero, steps)
-        stats = _stats(torch.full_like(zero, calls), accepted, zero, zero)
+        stats = _stats(torch.full_like(zero, calls), accepted, zero, zero, zero)
     else:
         accepted = zero + steps
         if not torch.compiler.is_compiling():
@@ -140,7 +140,7 @@ def run_on_grid(problem: Problem, grid: Grid) -> Solution[Any]:
             end = grid.times[accepted]
         status = torch.where(well, int(Status.SUCCESS), int(Status.NON_FINITE)) + zero
         evaluations = torch.where(well, zero + calls, -((-(zero + calls) * (accepted + 1)) // steps))
-        stats = _stats(evaluations, accepted, (~well).long(), zero)
+        stats = _stats(evaluations, accepted, (~well).long(), zero, zero)
     ts, ys = _grid_output(problem, grid, now)
     dt = (grid.times[1] - grid.times[0]).expand(term.systems.count) if steps else end * 0
     return _solution(problem, ts, ys, now.y, end, status, stats, dt, None)
@@ -220,15 +220,17 @@ class _Record:
                     y = state.y if y is None else torch.where(systems.spread(beyond), state.y, y)
                 rows.append(y)
             ys = torch.stack(rows) if rows else state.y.new_empty(0, *state.y.shape)
-        stats = _stats(state.nfe, state.accepted, state.rejected, state.energy_rejected)
+        stats = _stats(state.nfe, state.accepted, state.rejected, state.energy_rejected, state.energy_evaluations)
         dense = Dense(tuple(self.steps), tuple(self.accepted)) if problem.dense else None
         return _solution(problem, ts, ys, state.y, state.t, state.status, stats, state.dt, dense)
 
 
-def _stats(nfe: Tensor, accepted: Tensor, rejected: Tensor, energy_rejected: Tensor) -> dict[str, Tensor]:
-    steps = accepted + rejected
+def _stats(
+    nfe: Tensor, accepted: Tensor, rejected: Tensor, energy_rejected: Tensor, energy_evaluations: Tensor
+) -> dict[str, Tensor]:
     return {
-        "nfe": nfe, "steps": steps, "accepted": accepted, "rejected": rejected, "energy_rejected": energy_rejected,
+        "nfe": nfe, "steps": accepted + rejected, "accepted": accepted, "rejected": rejected,
+        "energy_rejected": energy_rejected, "energy_evaluations": energy_evaluations,
     }  # fmt: skip
 
 

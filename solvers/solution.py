@@ -36,8 +36,10 @@ class Solution(Generic[Y]):
         y1: The state that every system reached.
         t1: The time that every system reached, `[S]`.
         status: How each system ended, `[S]`; the codes are those of :class:`Status`.
-        stats: Per system, `[S]`: `nfe` (evaluations of the field), `steps`, `accepted`, `rejected` and
-            `energy_rejected` (tries that a dissipative method turned down because the energy would have risen).
+        stats: Per system, `[S]`: `nfe` (evaluations of the field), `energy_evaluations` (of its energy, with or
+            without gradient), `steps`, `accepted`, `rejected` and `energy_rejected` (tries that a dissipative method
+            or a guard turned down because the energy would have risen).
+        fraction: From :func:`take_steps`: the part of each step that was taken, `[steps, S]`; None from :func:`solve`.
     """
 
     ts: Tensor
@@ -52,6 +54,8 @@ class Solution(Generic[Y]):
     _y1: Tensor = dataclasses.field(repr=False)
     _ys: Tensor = dataclasses.field(repr=False)
     _dense: Dense | None = dataclasses.field(default=None, repr=False)
+    _energy: Tensor | None = dataclasses.field(default=None, repr=False)
+    fraction: Tensor | None = dataclasses.field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
@@ -73,7 +77,12 @@ class Solution(Generic[Y]):
 
     @cached_property
     def energy(self) -> Tensor:
-        """The field's energy at the saved times, `[T, S]`; for fields that have one."""
+        """The field's energy at the saved times, `[T, S]`; for fields that have one.
+
+        From :func:`take_steps`: at the start and after every step, `[steps + 1, S]`.
+        """
+        if self._energy is not None:
+            return self._energy
         if not self._term.has_energy:
             raise AttributeError(f"the field {self._term.field!r} has no energy(t, y)")
         ts = self._inward(self.ts)

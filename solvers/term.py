@@ -48,7 +48,7 @@ class Term:
     """A field bound to its systems, its arguments and a direction of time.
 
     Inside the solvers time always runs forward and the state is always one tensor; `Term` translates. Calls are
-    counted in `calls`.
+    counted in `calls`, those of the energy in `energy_calls`.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Term:
         self.backward = backward
         self.perturb = perturb
         self.calls = 0
+        self.energy_calls = 0
         self.shape, self.dtype, self.device = like.shape, like.dtype, like.device
         self.real_dtype = like.real.dtype
         self._checked = False
@@ -154,8 +155,25 @@ class Term:
 
     # -- energy -------------------------------------------------------------------------------------------------
 
+    @property
+    def energy_is_timed(self) -> bool:
+        """Whether the energy may depend on time explicitly; a field says that it does not by `energy_is_timed`."""
+        return bool(getattr(self.field, "energy_is_timed", True))
+
+    def velocity_and_energy(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """dy/dt and the energy, `[S]`, at internal time `t`; in one evaluation if the field can do that."""
+        both = getattr(self.field, "velocity_and_energy", None)
+        if both is None or self.packing is not None or self.args or self.backward:
+            return self(t, y), self.energy(t, y)
+        self.calls += 1
+        f, energy = both(self.time(t), y)
+        if not self._checked:
+            self._check_derivative(f)
+        return f, energy
+
     def energy(self, t: Tensor, y: Tensor) -> Tensor:
         """The field's energy per system at internal time `t`, `[S]`."""
+        self.energy_calls += 1
         state: State = y if self.packing is None else self.packing.unpack(y)
         value = self.field.energy(self.time(t), state, *self.args)  # type: ignore[attr-defined]
         if not isinstance(value, Tensor) or value.numel() != self.systems.count:

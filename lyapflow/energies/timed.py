@@ -9,7 +9,7 @@ from torch import Tensor
 
 from solvers.typing import PerSystem
 
-from ..components import Energy, taken_by
+from ..base import Energy, taken_by
 
 
 @final

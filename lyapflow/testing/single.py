@@ -11,7 +11,7 @@ from torch import Tensor
 from solvers import Rows, Systems
 from solvers.term import systems_of
 
-from ..components import Energy
+from ..base import Energy
 from ..inspection import ROUNDINGS, inspect_field, length
 from ..newton import NewtonSplit, newton_split
 

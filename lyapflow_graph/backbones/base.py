@@ -7,12 +7,18 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from ..batch import GraphBatch
-from ..conv import as_graphs, reset
+from ..batch import GraphBatch, as_graphs
+from ..conv import reset
 
 
 class Layer(nn.Module, ABC):
-    """One layer of a backbone."""
+    """One layer of a backbone.
+
+    Attributes:
+        adds_input: Whether what comes in is part of what it gives: then GPS adds none.
+    """
+
+    adds_input = False
 
     @abstractmethod
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .generated import PARTS, both_ways, shares
 from .graphs import GraphSet
@@ -26,7 +26,9 @@ def barbell_edges(cliques: int, bridge: int) -> torch.Tensor:
     return both_ways(torch.cat([clique, torch.stack([path, path + 1]), clique + cliques + bridge], dim=1))
 
 
-def _barbell(request: Request, *, cliques: int = 10, bridge: int = 4, graphs: int = 1000, seed: int = 0) -> Benchmark:
+def _barbell(
+    request: Request, *, cliques: int = 10, bridge: int = 4, graphs: int = 1000, seed: int = 0
+) -> GraphDataset:
     check_number("cliques", cliques, least=2)
     check_number("bridge", bridge, least=0)
     check_number("seed", seed, least=0)
@@ -50,7 +52,7 @@ def _barbell(request: Request, *, cliques: int = 10, bridge: int = 4, graphs: in
         return GraphSet(tensors, pointers, nodes)
 
     parts = dict(zip(PARTS, map(part, counts), strict=True))
-    return Benchmark(
+    return GraphDataset(
         name="barbell",
         task="node",
         train=parts["train"],

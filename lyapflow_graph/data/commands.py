@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import Data
 
-from .benchmark import Benchmark, maximise
+from ..metrics import METRICS
+from .dataset import GraphDataset
 from .graphs import GraphSet
 from .importing import import_files
 from .registry import ENTRIES, load
@@ -78,31 +79,31 @@ def show(
 ) -> None:
     """Load a data set and say what is in it."""
     options = dict(map(_option, option or []))
-    benchmark = load(name, root, split=split, download=download, progress=True, **options)
+    dataset = load(name, root, split=split, download=download, progress=True, **options)
     table = _table("part", "graphs", "nodes", "edges", "judged")
-    for part, graphs in (("train", benchmark.train), ("val", benchmark.val), ("test", benchmark.test)):
-        table.add_row(part, *_sizes(graphs, benchmark))
+    for part, graphs in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
+        table.add_row(part, *_sizes(graphs, dataset))
     out.print(table)
-    better = "larger" if maximise(benchmark.metric) else "smaller"
+    better = "larger" if METRICS[dataset.metric].maximise else "smaller"
     facts: dict[str, object] = {
-        "task": benchmark.task,
-        "loss": benchmark.loss,
-        "metric": f"{benchmark.metric}, better {better}",
-        "in_channels": benchmark.in_channels,
-        "edge_dim": benchmark.edge_dim,
-        "out_channels": benchmark.out_channels,
-        **benchmark.provenance,
+        "task": dataset.task,
+        "loss": dataset.loss,
+        "metric": f"{dataset.metric}, better {better}",
+        "in_channels": dataset.in_channels,
+        "edge_dim": dataset.edge_dim,
+        "out_channels": dataset.out_channels,
+        **dataset.provenance,
     }
     for key, value in facts.items():
         if value != "":
             out.print(f"{key}: {value}", markup=False, soft_wrap=True)
 
 
-def _sizes(graphs: Sequence[Data], benchmark: Benchmark) -> list[str]:
+def _sizes(graphs: Sequence[Data], dataset: GraphDataset) -> list[str]:
     flat = GraphSet.of(graphs)
     nodes, edges = int(flat.node_pointer[-1]), int(flat.pointers["edge_index"][-1])
     mask = flat.tensors.get("mask")
-    every = nodes if benchmark.task == "node" else len(flat)
+    every = nodes if dataset.task == "node" else len(flat)
     return [f"{count:,}" for count in (len(flat), nodes, edges, every if mask is None else int(mask.sum()))]
 
 

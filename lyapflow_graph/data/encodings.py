@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import AddRandomWalkPE
 from torch_geometric.utils import coalesce, degree, remove_self_loops, to_undirected
 
-from .benchmark import Benchmark
 from .cache import cached
+from .dataset import GraphDataset
 from .graphs import GraphSet
 from .options import check_choice, check_number
 from .progress import track
@@ -24,11 +24,11 @@ _DENSE_UP_TO = 2000  # nodes; beyond, powers and eigenvectors of dense matrices 
 _BLOCK = 1024  # columns of a large matrix that are worked on at once
 
 
-def with_encodings(benchmark: Benchmark, pe: Mapping[str, int], root: Path, progress: bool = False) -> Benchmark:
-    """The same benchmark whose graphs have positional encodings. What was computed once is kept.
+def with_encodings(dataset: GraphDataset, pe: Mapping[str, int], root: Path, progress: bool = False) -> GraphDataset:
+    """The same dataset whose graphs have positional encodings. What was computed once is kept.
 
     Args:
-        benchmark: Without these encodings.
+        dataset: Without these encodings.
         pe: Their names and widths: "random_walk_pe", the probabilities of being back after 1 to k steps, and
             "laplacian_eigenvector_pe", k eigenvectors of the normalised Laplacian without the first.
         root: The folder above the cache.
@@ -37,9 +37,9 @@ def with_encodings(benchmark: Benchmark, pe: Mapping[str, int], root: Path, prog
     for name, width in pe.items():
         check_choice("the name of a positional encoding", name, list(_ENCODINGS))
         check_number(f"the width of {name}", width, least=1)
-    parts = (benchmark.train, benchmark.val, benchmark.test)
+    parts = (dataset.train, dataset.val, dataset.test)
     done = [_encoded(part, pe, root, progress) for part in parts]
-    return dataclasses.replace(benchmark, train=done[0], val=done[1], test=done[2], pe={**benchmark.pe, **pe})
+    return dataclasses.replace(dataset, train=done[0], val=done[1], test=done[2], pe={**dataset.pe, **pe})
 
 
 def _encoded(graphs: Sequence[Data], pe: Mapping[str, int], root: Path, progress: bool) -> GraphSet:

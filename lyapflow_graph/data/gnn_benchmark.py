@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch_geometric.datasets import GNNBenchmarkDataset
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .graphs import GraphSet
 from .official import processed_by, read_processed
@@ -30,12 +30,12 @@ def _sources(name: str) -> tuple[Source, ...]:
     )
 
 
-def _load(request: Request, name: str) -> Benchmark:
+def _load(request: Request, name: str) -> GraphDataset:
     folder = str(request.root / "gnn_benchmark")
     source = processed_by(GNNBenchmarkDataset, name, _sources(name), request, root=folder, name=name.upper())
     parts = [_shaped(read_processed(request.root / file.path)) for file in source.files]
     image = name in _IMAGES
-    return Benchmark(
+    return GraphDataset(
         name=name,
         task="graph" if image else "node",
         train=parts[0],
@@ -67,7 +67,7 @@ def _shaped(graphs: GraphSet) -> GraphSet:
 
 
 def _entry(name: str, about: str) -> Entry:
-    def load(request: Request) -> Benchmark:
+    def load(request: Request) -> GraphDataset:
         return _load(request, name)
 
     return Entry(name, about, load, _sources(name))

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import HeterophilousGraphDataset
 from torch_geometric.utils import to_undirected
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .errors import DamagedDataError
 from .official import processed_by, read_processed
@@ -38,16 +38,16 @@ _OLDER = {
 _BINARY = ("minesweeper", "tolokers", "questions")
 
 
-def _official(request: Request, name: str) -> Benchmark:
+def _official(request: Request, name: str) -> GraphDataset:
     folder = str(request.root / "heterophilous")
     source = processed_by(HeterophilousGraphDataset, name, _sources(name), request, root=folder, name=name)
-    return _benchmark(name, read_processed(request.root / source.files[0].path)[0], request.split)
+    return _dataset(name, read_processed(request.root / source.files[0].path)[0], request.split)
 
 
-def _older(request: Request, name: str) -> Benchmark:
+def _older(request: Request, name: str) -> GraphDataset:
     file = find_source(name, _sources(name), request.root).files[0]
     file.check(request.root)
-    return _benchmark(name, _read(request.root / file.path), request.split)
+    return _dataset(name, _read(request.root / file.path), request.split)
 
 
 def _read(path: Path) -> Data:
@@ -63,7 +63,7 @@ def _read(path: Path) -> Data:
     return Data(x=x, y=y, edge_index=to_undirected(edges, num_nodes=len(x)), **masks)
 
 
-def _benchmark(name: str, data: Data, split: int) -> Benchmark:
+def _dataset(name: str, data: Data, split: int) -> GraphDataset:
     binary = name in _BINARY
     y: Tensor = data.y.float()[:, None] if binary else data.y
     classes = 1 if binary else int(y.max()) + 1
@@ -71,7 +71,7 @@ def _benchmark(name: str, data: Data, split: int) -> Benchmark:
     def part(mask: Tensor) -> list[Data]:
         return [Data(x=data.x, edge_index=data.edge_index, y=y, mask=mask[:, split].contiguous())]
 
-    return Benchmark(
+    return GraphDataset(
         name=name,
         task="node",
         train=part(data.train_mask),
@@ -109,7 +109,7 @@ def _entry(name: str) -> Entry:
     make = _official if name in _OFFICIAL else _older
     about = "one heterophilous graph" + ("" if name in _OFFICIAL else ", older than the five")
 
-    def load(request: Request) -> Benchmark:
+    def load(request: Request) -> GraphDataset:
         return make(request, name)
 
     return Entry(name, about, load, _sources(name), splits=10)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .generated import both_ways
 from .options import check_number
@@ -33,7 +33,7 @@ def grid(height: int, width: int) -> Tensor:
     return both_ways(torch.cat([torch.stack([a.flatten(), b.flatten()]) for a, b in pairs], dim=1))
 
 
-def _minesweeper(request: Request, *, size: int = 100, seed: int = 0) -> Benchmark:
+def _minesweeper(request: Request, *, size: int = 100, seed: int = 0) -> GraphDataset:
     check_number("size", size, least=4)
     check_number("seed", seed, least=0)
     cells, rng = size * size, np.random.default_rng(seed)
@@ -53,7 +53,7 @@ def _minesweeper(request: Request, *, size: int = 100, seed: int = 0) -> Benchma
         mask[order[ends[i] : ends[i + 1]]] = True
         return [Data(x=x, edge_index=edge_index, y=mine[:, None], mask=mask)]
 
-    return Benchmark(
+    return GraphDataset(
         name="minesweeper-grid",
         task="node",
         train=part(0),

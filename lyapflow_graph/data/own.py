@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -15,21 +15,15 @@ from torch_geometric.data import Data
 
 from lyapflow.importing import import_object
 
-from .benchmark import Benchmark, Loss, Metric
+from ..losses import LOSSES
+from ..metrics import METRICS
+from .dataset import GraphDataset
 from .errors import DamagedDataError
 from .graphs import GraphSet
 from .options import check_choice, check_number
 from .reading import read_npz
 
 _PARTS = ("train", "val", "test")
-_METRICS: dict[Loss, Metric] = {
-    "cross_entropy": "accuracy",
-    "weighted_cross_entropy": "weighted_accuracy",
-    "binary_cross_entropy": "roc_auc",
-    "l1": "mae",
-    "mse": "log10_mse",
-    "mse_by_graph": "log10_mse",
-}
 
 
 @final
@@ -45,18 +39,14 @@ class Choices:
     """
 
     task: Literal["node", "graph"] | None = None
-    loss: Loss | None = None
-    metric: Metric | None = None
+    loss: str | None = None
+    metric: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for argument, value, choices in (
-            ("task", self.task, ("node", "graph")),
-            ("loss", self.loss, get_args(Loss)),
-            ("metric", self.metric, get_args(Metric)),
-        ):
-            if value is not None:
-                check_choice(argument, value, choices)
+        if self.task is not None:
+            check_choice("task", self.task, ("node", "graph"))
+        _ = self.loss and LOSSES[self.loss], self.metric and METRICS[self.metric]  # which refuse what they do not know
         check_number("seed", self.seed, least=0)
 
     @classmethod
@@ -68,8 +58,8 @@ class Choices:
         return cls(**options)
 
 
-def from_folder(folder: Path, split: int, options: dict[str, Any]) -> Benchmark:
-    """A benchmark from npz files: `graphs.npz`, or `train.npz`, `val.npz` and `test.npz`.
+def from_folder(folder: Path, split: int, options: dict[str, Any]) -> GraphDataset:
+    """A dataset from npz files: `graphs.npz`, or `train.npz`, `val.npz` and `test.npz`.
 
     Each holds `x`, `edge_index` (from 0 in every graph), `y`, `node_ptr` and `edge_ptr` where there is more than one
     graph, and maybe `edge_attr` and other attributes of nodes. A single graph in `graphs.npz` may have `train_mask`,
@@ -81,7 +71,7 @@ def from_folder(folder: Path, split: int, options: dict[str, Any]) -> Benchmark:
     source: dict[str, str] = {"source": f"files of {folder.name}"}
     if all(path.is_file() for path in paths.values()):
         parts = {part: _graphs(path, read_npz(path)) for part, path in paths.items()}
-        return _benchmark(str(folder), parts, choices, source | {"split": "as in the files"})
+        return _dataset(str(folder), parts, choices, source | {"split": "as in the files"})
     path = folder / "graphs.npz"
     if not path.is_file():
         raise FileNotFoundError(
@@ -95,12 +85,12 @@ def from_folder(folder: Path, split: int, options: dict[str, Any]) -> Benchmark:
         if absent:
             raise DamagedDataError(f"{path} has no array {absent[0]!r}, though it has others of a split")
         parts = {part: graphs.subset(torch.as_tensor(index).long()) for part, index in chosen.items()}
-        return _benchmark(str(folder), parts, choices, source | {"split": "as in the file"})
+        return _dataset(str(folder), parts, choices, source | {"split": "as in the file"})
     return _split(str(folder), graphs, split, choices, source)
 
 
-def from_object(path: str, split: int, options: dict[str, Any]) -> Benchmark:
-    """A benchmark from `module:object`: a Benchmark, a data set of PyTorch Geometric, graphs, or what makes one.
+def from_object(path: str, split: int, options: dict[str, Any]) -> GraphDataset:
+    """A dataset from `module:object`: a GraphDataset, a data set of PyTorch Geometric, graphs, or what makes one.
 
     A callable gets the options that it has arguments for; the others are :class:`Choices`.
     """
@@ -108,13 +98,15 @@ def from_object(path: str, split: int, options: dict[str, Any]) -> Benchmark:
     if callable(found) and not isinstance(found, Data):  # which is callable, for other reasons
         found, options = _called(path, found, options)
     choices = Choices.of(path, options)
-    if isinstance(found, Benchmark):
+    if isinstance(found, GraphDataset):
         return found
     if isinstance(found, Data):
         found = [found]
     if not isinstance(found, Iterable):
         kind = type(found).__name__
-        raise TypeError(f"{path} must be a Benchmark, a data set of PyTorch Geometric or a list of graphs, got {kind}")
+        raise TypeError(
+            f"{path} must be a GraphDataset, a data set of PyTorch Geometric or a list of graphs, got {kind}"
+        )
     return _split(path, _clean(found), split, choices, {"source": path})
 
 
@@ -170,17 +162,17 @@ def _graphs(path: Path, arrays: dict[str, np.ndarray]) -> GraphSet:
     return graphs
 
 
-def _split(name: str, graphs: GraphSet, split: int, choices: Choices, source: dict[str, str]) -> Benchmark:
+def _split(name: str, graphs: GraphSet, split: int, choices: Choices, source: dict[str, str]) -> GraphDataset:
     if len(graphs) == 1:
         parts, how = _masked(name, graphs, split, choices.seed)
-        return _benchmark(name, parts, choices, source | {"split": how})
+        return _dataset(name, parts, choices, source | {"split": how})
     if len(graphs) < 3:
         raise ValueError(f"{name} has {len(graphs)} graphs, which cannot be split into three parts")
     order = np.random.default_rng([choices.seed, split]).permutation(len(graphs))
     tenth = max(1, len(graphs) // 10)
     index = {"train": order[2 * tenth :], "val": order[:tenth], "test": order[tenth : 2 * tenth]}
     parts = {part: graphs.subset(torch.from_numpy(chosen)) for part, chosen in index.items()}
-    return _benchmark(name, parts, choices, source | {"split": f"at random 80/10/10, seed {choices.seed}, {split}"})
+    return _dataset(name, parts, choices, source | {"split": f"at random 80/10/10, seed {choices.seed}, {split}"})
 
 
 def _masked(name: str, graphs: GraphSet, split: int, seed: int) -> tuple[dict[str, GraphSet], str]:
@@ -206,7 +198,7 @@ def _masked(name: str, graphs: GraphSet, split: int, seed: int) -> tuple[dict[st
     return {part: bare.with_node_attribute("mask", mask.bool()) for part, mask in chosen.items()}, how
 
 
-def _benchmark(name: str, parts: dict[str, GraphSet], choices: Choices, provenance: dict[str, str]) -> Benchmark:
+def _dataset(name: str, parts: dict[str, GraphSet], choices: Choices, provenance: dict[str, str]) -> GraphDataset:
     for part, graphs in parts.items():
         absent = [key for key in ("x", "edge_index", "y") if key not in graphs.tensors]
         if absent:
@@ -215,9 +207,9 @@ def _benchmark(name: str, parts: dict[str, GraphSet], choices: Choices, provenan
     train = parts["train"]
     y = train.tensors["y"]
     by_node = train.pointers["y"] is train.node_pointer
-    loss: Loss = choices.loss or ("l1" if y.is_floating_point() else "cross_entropy")
+    loss = choices.loss or ("l1" if y.is_floating_point() else "cross_entropy")
     classes = max(int(graphs.tensors["y"].max()) for graphs in parts.values()) + 1
-    return Benchmark(
+    return GraphDataset(
         name=name,
         task=choices.task or ("node" if by_node else "graph"),
         train=train,
@@ -227,7 +219,7 @@ def _benchmark(name: str, parts: dict[str, GraphSet], choices: Choices, provenan
         out_channels=y.shape[1] if y.is_floating_point() else classes,
         edge_dim=_width("edge_attr", parts) if "edge_attr" in train.tensors else None,
         loss=loss,
-        metric=choices.metric or _METRICS[loss],
+        metric=choices.metric or LOSSES[loss].metric,
         provenance={"official": False, **provenance},
     )
 
@@ -241,7 +233,7 @@ def _shaped(graphs: GraphSet, choices: Choices) -> GraphSet:
         tensor = tensor[:, None] if tensor.ndim == 1 else tensor
         changed[name] = tensor.float() if tensor.is_floating_point() else tensor.long()
     y = tensors["y"]
-    values = y.is_floating_point() or choices.loss not in (None, "cross_entropy", "weighted_cross_entropy")
+    values = y.is_floating_point() or (choices.loss is not None and LOSSES[choices.loss].labels != "classes")
     if values:
         changed["y"] = (y[:, None] if y.ndim == 1 else y).float()
     else:

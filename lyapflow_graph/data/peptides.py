@@ -9,7 +9,7 @@ import torch
 from torch_geometric.datasets import LRGBDataset
 
 from ..encoders import ATOM_FEATURES, BOND_FEATURES
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .errors import DamagedDataError
 from .graphs import GraphSet
@@ -55,7 +55,7 @@ def _sources(name: str) -> tuple[Source, ...]:
     return (*official, _DERIVED) if name == "peptides-func" else official
 
 
-def _peptides(request: Request, name: str) -> Benchmark:
+def _peptides(request: Request, name: str) -> GraphDataset:
     folder = str(request.root / "lrgb")
     source = processed_by(LRGBDataset, name, _sources(name), request, root=folder, name=name)
     if source is _DERIVED:
@@ -65,7 +65,7 @@ def _peptides(request: Request, name: str) -> Benchmark:
     else:
         parts = [_shaped(read_processed(request.root / file.path), _OUT[name]) for file in source.files]
     func = name == "peptides-func"
-    return Benchmark(
+    return GraphDataset(
         name=name,
         task="graph",
         train=parts[0],
@@ -116,7 +116,7 @@ def _both_ways(arrays: dict[str, np.ndarray]) -> GraphSet:
 
 
 def _entry(name: str, about: str) -> Entry:
-    def load(request: Request) -> Benchmark:
+    def load(request: Request) -> GraphDataset:
         return _peptides(request, name)
 
     return Entry(name, about, load, _sources(name))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .generated import PARTS, Parts, kept, shares
 from .graphs import GraphSet
@@ -31,7 +31,7 @@ _OFFICIAL = (5120, 640, 1280)
 _SIZES = {"train": range(25, 35), "val": range(25, 30), "test": range(25, 30)}
 
 
-def _properties(request: Request, target: Target, labels: Labels, scale: Scale, graphs: int, seed: int) -> Benchmark:
+def _properties(request: Request, target: Target, labels: Labels, scale: Scale, graphs: int, seed: int) -> GraphDataset:
     check_choice("labels", labels, get_args(Labels))
     check_choice("scale", scale, get_args(Scale))
     check_number("seed", seed, least=0)
@@ -41,7 +41,7 @@ def _properties(request: Request, target: Target, labels: Labels, scale: Scale, 
     column = _COLUMNS[labels][target]
     largest = float(parts["train"].tensors[column].max()) if scale == "normalised" else 1.0
     parts = {name: _labelled(part, column, largest) for name, part in parts.items()}
-    return Benchmark(
+    return GraphDataset(
         name=f"gpp/{target}",
         task="graph" if target == "diameter" else "node",
         train=parts["train"],
@@ -248,7 +248,7 @@ def _entry(target: Target, about: str) -> Entry:
         scale: Scale = "raw",
         graphs: int = sum(_OFFICIAL),
         seed: int = 1234,
-    ) -> Benchmark:
+    ) -> GraphDataset:
         return _properties(request, target, labels, scale, graphs, seed)
 
     return Entry(f"gpp/{target}", about, load)

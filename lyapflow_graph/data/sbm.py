@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .generated import PARTS, Parts, kept, shares
 from .graphs import GraphSet
@@ -99,7 +99,7 @@ def _parts(counts: tuple[int, int, int], draw: Callable[[int], Data], about: str
     }
 
 
-def _pattern(request: Request, *, graphs: int = sum(_PATTERN), seed: int = 0) -> Benchmark:
+def _pattern(request: Request, *, graphs: int = sum(_PATTERN), seed: int = 0) -> GraphDataset:
     check_number("seed", seed, least=0)
     counts = shares(graphs, _PATTERN)
 
@@ -110,10 +110,10 @@ def _pattern(request: Request, *, graphs: int = sum(_PATTERN), seed: int = 0) ->
         return _parts(counts, lambda i: planted(patterns[i % len(patterns)], rng), "pattern", request.progress)
 
     parts = kept(request, "sbm-pattern", {"graphs": graphs, "seed": seed, "version": 1}, make)
-    return _benchmark("sbm-pattern", parts, in_channels=3, classes=2, seed=seed)
+    return _dataset("sbm-pattern", parts, in_channels=3, classes=2, seed=seed)
 
 
-def _cluster(request: Request, *, graphs: int = sum(_CLUSTER), seed: int = 0) -> Benchmark:
+def _cluster(request: Request, *, graphs: int = sum(_CLUSTER), seed: int = 0) -> GraphDataset:
     check_number("seed", seed, least=0)
     counts = shares(graphs, _CLUSTER)
 
@@ -122,11 +122,11 @@ def _cluster(request: Request, *, graphs: int = sum(_CLUSTER), seed: int = 0) ->
         return _parts(counts, lambda _: clustered(rng), "cluster", request.progress)
 
     parts = kept(request, "sbm-cluster", {"graphs": graphs, "seed": seed, "version": 1}, make)
-    return _benchmark("sbm-cluster", parts, in_channels=7, classes=6, seed=seed)
+    return _dataset("sbm-cluster", parts, in_channels=7, classes=6, seed=seed)
 
 
-def _benchmark(name: str, parts: Parts, in_channels: int, classes: int, seed: int) -> Benchmark:
-    return Benchmark(
+def _dataset(name: str, parts: Parts, in_channels: int, classes: int, seed: int) -> GraphDataset:
+    return GraphDataset(
         name=name,
         task="node",
         train=parts["train"],

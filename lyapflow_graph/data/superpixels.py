@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .errors import DamagedDataError
 from .generated import PARTS, Parts, kept
@@ -44,7 +44,7 @@ _IMAGES = Source(
 )
 
 
-def _superpixels(request: Request, *, graphs: int = sum(_OFFICIAL)) -> Benchmark:
+def _superpixels(request: Request, *, graphs: int = sum(_OFFICIAL)) -> GraphDataset:
     check_number("graphs", graphs, least=14, most=sum(_OFFICIAL))
     if importlib.util.find_spec("skimage") is None:
         raise ImportError('mnist-superpixels needs scikit-image: pip install "lyapflow[superpixels]"')
@@ -68,7 +68,7 @@ def _superpixels(request: Request, *, graphs: int = sum(_OFFICIAL)) -> Benchmark
 
     version = importlib.metadata.version("scikit-image")
     parts = kept(request, "mnist-superpixels", {"graphs": graphs, "skimage": version, "version": 1}, make)
-    return Benchmark(
+    return GraphDataset(
         name="mnist-superpixels",
         task="graph",
         train=parts["train"],

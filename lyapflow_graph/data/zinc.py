@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch_geometric.datasets import ZINC
 
-from .benchmark import Benchmark
+from .dataset import GraphDataset
 from .entries import Entry, Request
 from .errors import DamagedDataError
 from .graphs import GraphSet
@@ -44,7 +44,7 @@ _RESAMPLED = Source(
 )
 
 
-def _zinc(request: Request) -> Benchmark:
+def _zinc(request: Request) -> GraphDataset:
     sources = (_PROCESSED, _RAW, _RESAMPLED)
     source = processed_by(ZINC, "zinc", sources, request, root=str(request.root / "zinc"), subset=True)
     if source is _RESAMPLED:
@@ -53,7 +53,7 @@ def _zinc(request: Request) -> Benchmark:
     else:
         parts = [_shaped(read_processed(request.root / file.path)) for file in source.files]
     official = source is not _RESAMPLED
-    return Benchmark(
+    return GraphDataset(
         name="zinc",
         task="graph",
         train=parts[0],

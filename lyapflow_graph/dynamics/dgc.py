@@ -11,8 +11,10 @@ from ..batch import GraphBatch
 from ..conv import DynamicsConv
 from ..dirichlet import DirichletEnergy
 from .field import refuse_edge_attr
+from .registry import register_dynamics
 
 
+@register_dynamics("dgc")
 @final
 class DGC(DynamicsConv):
     r"""Decoupled graph convolution, that is heat diffusion: the gradient flow of the Dirichlet energy.
@@ -50,6 +52,6 @@ class DGC(DynamicsConv):
         super().__init__(channels, num_steps, step_size, method, checkpoint)
         self.dirichlet = DirichletEnergy(normalized)
 
-    def on(self, graphs: GraphBatch) -> LyapunovField:
+    def bind(self, graphs: GraphBatch) -> LyapunovField:
         refuse_edge_attr(self, graphs)
         return LyapunovField(self.dirichlet, beta=0.0, systems=graphs)

@@ -55,7 +55,7 @@ class GraphDynamics(DynamicsConv):
         """Whether features of edges make a difference: only by way of a network that was given."""
         return False
 
-    def on(self, graphs: GraphBatch) -> GraphField:
+    def bind(self, graphs: GraphBatch) -> GraphField:
         if not self.reads_edge_attr:
             refuse_edge_attr(self, graphs)
         return GraphField(self, graphs)

@@ -5,9 +5,9 @@ try:
 except ImportError as error:
     raise ImportError('sweeps need Optuna: pip install "lyapflow[graph,train]"') from error
 
-from .findings import Findings, Trial
 from .plan import Search, Sweep, load_sweep
+from .result import SweepResult, Trial
 from .run import run_sweep
 from .space import Choices, Range
 
-__all__ = ["Choices", "Findings", "Range", "Search", "Sweep", "Trial", "load_sweep", "run_sweep"]
+__all__ = ["Choices", "Range", "Search", "Sweep", "SweepResult", "Trial", "load_sweep", "run_sweep"]

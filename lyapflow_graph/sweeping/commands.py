@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from .findings import Findings
+    from .result import SweepResult
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 out, errors = Console(highlight=False), Console(stderr=True, highlight=False)
@@ -51,7 +51,7 @@ def run(
     _print(f"written: {folder / 'best.toml'}, {folder / 'sweep.md'}, {folder / 'sweep.html'}")
 
 
-def _show(found: Findings) -> None:
+def _show(found: SweepResult) -> None:
     header, rows = found.table(_SHOWN)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in header:

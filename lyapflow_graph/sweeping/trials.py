@@ -18,7 +18,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from ..data.benchmark import Metric, maximise
+from ..metrics import METRICS
 from ..training.loaders import mix
 from .plan import Sweep
 from .space import Label
@@ -42,14 +42,14 @@ class Trials:
         metric: What their values are; None for a sweep that is there already.
     """
 
-    def __init__(self, sweep: Sweep, folder: Path, storage: BaseStorage, metric: Metric | None = None) -> None:
+    def __init__(self, sweep: Sweep, folder: Path, storage: BaseStorage, metric: str | None = None) -> None:
         self.sweep, self.folder, self._storage = sweep, folder, storage
         epochs = sweep.base.training.epochs
         name, pruner = study_name(sweep), _pruner(sweep.search.pruner, epochs)
         if metric is None:
             self.study = optuna.load_study(study_name=name, storage=storage, pruner=pruner, sampler=RandomSampler())
         else:
-            direction = StudyDirection.MAXIMIZE if maximise(metric) else StudyDirection.MINIMIZE
+            direction = StudyDirection.MAXIMIZE if METRICS[metric].maximise else StudyDirection.MINIMIZE
             self.study = optuna.create_study(
                 storage=storage, study_name=name, pruner=pruner, sampler=RandomSampler(), direction=direction,
                 load_if_exists=True,
@@ -57,7 +57,7 @@ class Trials:
             self.study.set_user_attr("metric", metric)
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> str:
         """What the values of the trials are."""
         return self.study.user_attrs["metric"]
 

@@ -16,13 +16,13 @@ from optuna.trial import Trial, TrialState
 
 from solvers import SolveError
 
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
+from ..training.callback import Diverged, Pruned
 from ..training.checkpoint import load_checkpoint
 from ..training.config import Config
-from ..training.keeper import Diverged, Pruned
 from ..training.model import make_model
 from ..training.record import Record
-from ..training.run import load_benchmark, train
+from ..training.run import load_dataset, train
 from ..training.schema import ConfigError
 from .plan import Sweep
 from .trials import Trials
@@ -41,13 +41,13 @@ class Worker:
     Args:
         trials: Which it takes them from.
         say: Called with a line about each.
-        benchmark: The data, where it is at hand; by default it is loaded as the configuration says.
+        dataset: The data, where it is at hand; by default it is loaded as the configuration says.
     """
 
-    def __init__(self, trials: Trials, say: Say, benchmark: Benchmark | None = None) -> None:
+    def __init__(self, trials: Trials, say: Say, dataset: GraphDataset | None = None) -> None:
         self.trials, self.say = trials, say
-        self._benchmark = benchmark
-        self._loaded: tuple[str, Benchmark] | None = None
+        self._dataset = dataset
+        self._loaded: tuple[str, GraphDataset] | None = None
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Take one trial after another.
@@ -110,7 +110,7 @@ class Worker:
             raise Diverged(f"the validation {self.trials.metric} is {values}")
         return statistics.fmean(values)
 
-    def _parameters(self, sweep: Sweep, config: Config, data: Benchmark) -> int:
+    def _parameters(self, sweep: Sweep, config: Config, data: GraphDataset) -> int:
         """How many there are, without the memory that they would take."""
         data = data if config.data.edge_features else dataclasses.replace(data, edge_dim=None)
         with torch.device("meta"):
@@ -120,7 +120,7 @@ class Worker:
             raise Skipped(f"{found:,} parameters, {most:,} are allowed")
         return found
 
-    def _train(self, config: Config, data: Benchmark, trial: Trial, watched: bool) -> Record:
+    def _train(self, config: Config, data: GraphDataset, trial: Trial, watched: bool) -> Record:
         """A run in a folder that its configuration names: one that was begun goes on, and none is done twice."""
         folder, name = self.trials.folder, run_name(config)
         key = f"val_{self.trials.metric}"
@@ -138,19 +138,19 @@ class Worker:
                 folder / "runs" / name,
                 resume=True,
                 on_epoch=on_epoch if watched else None,
-                benchmark=data,
+                dataset=data,
                 test=False,
                 figures=False,
                 progress=False,
             )
 
-    def _data(self, config: Config) -> Benchmark:
+    def _data(self, config: Config) -> GraphDataset:
         """Kept from one trial to the next, unless what is varied changes it."""
-        if self._benchmark is not None:
-            return self._benchmark
+        if self._dataset is not None:
+            return self._dataset
         key = json.dumps(config.to_dict()["data"], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
-            self._loaded = (key, load_benchmark(config.data))
+            self._loaded = (key, load_dataset(config.data))
         return self._loaded[1]
 
 

@@ -6,10 +6,10 @@ try:
 except ImportError as error:
     raise ImportError('training needs Lightning and torchmetrics: pip install "lyapflow[graph,train]"') from error
 
+from .callback import Diverged, Pruned
 from .config import Config, DataConfig, ModelConfig, TrainingConfig, load_config
 from .export import export_model, load_model
 from .files import DamagedError
-from .keeper import Diverged, Pruned
 from .predict import Predictions, predict
 from .record import Record
 from .report import Report, report

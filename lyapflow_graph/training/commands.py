@@ -22,18 +22,18 @@ _INTERRUPTED = 130  # as shells have it for a process that Ctrl-C ends
 
 @train.command()
 def run_train(
-    config: Annotated[Path, typer.Argument(help="A TOML file.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file, or the record.json of a run to repeat.")],
     settings: Annotated[list[str] | None, typer.Option("--set", help="Instead of what the file says, as "
                                                                      "model.num_steps=16; may be repeated.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Of the run; by default runs/NAME/HASH-SPLIT-SEED.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:  # fmt: skip
-    """Train a model as a TOML file says, test it, and leave its record in a folder."""
+    """Train a model as a TOML file or a record says, test it, and leave its record in a folder."""
     from . import Interrupted, load_config
     from .run import train as run_it
 
     read = load_config(config, settings or ())
-    name = config.parent.name if config.name == "config.toml" else config.stem
+    name = config.parent.name if config.name in ("config.toml", "record.json") else config.stem
     folder = folder or Path("runs", name, f"{read.hash}-{read.data.split}-{read.seed}")
     out.print(f"run: {folder}", markup=False, soft_wrap=True)
     try:
@@ -105,7 +105,7 @@ def run_export(
     from .export import export_model, load_exported
 
     found = load_exported(run)
-    path = export_model(to, found.model, found.config, found.benchmark)
+    path = export_model(to, found.model, found.config, found.dataset)
     out.print(f"written: {path}", markup=False, soft_wrap=True)
 
 

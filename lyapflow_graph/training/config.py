@@ -12,8 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from lyapflow.importing import NameFromFile
+from lyapflow.importing import NameFromFile, import_object
+from lyapflow.registry import Registry
 
+from ..backbones import BACKBONES
+from ..conv import DynamicsConv
+from ..dynamics import DYNAMICS
+from ..losses import LOSSES
+from ..metrics import METRICS
 from .model import options_of, resolved
 from .schema import ConfigError, check_names, convert, from_text, leaves_of
 from .toml import to_toml
@@ -26,10 +32,10 @@ class DataConfig:
     Args:
         name: As :func:`lyapflow_graph.data.load` takes it.
         root: The folder of the files.
-        split: Which of the splits of the benchmark.
+        split: Which of the splits of the dataset.
         pe: Positional encodings and their widths.
         edge_features: Whether features of edges are used; without, kinds of models apply that cannot use them.
-        options: Anything else that the benchmark takes.
+        options: Anything else that the dataset takes.
 
     >>> from lyapflow_graph.training import DataConfig
     >>> DataConfig("minesweeper", split=3).split
@@ -206,10 +212,8 @@ class Config:
 
     @classmethod
     def from_file(cls, tables: Mapping[str, Any]) -> Config:
-        """From tables that a model or a record has: as :meth:`from_dict`, but its data set can name no code."""
-        config = cls.from_dict(convert("config", tables, Mapping))
-        data = dataclasses.replace(config.data, name=NameFromFile(config.data.name))
-        return dataclasses.replace(config, data=data)
+        """From tables of a model, a record or the folder of a run: as :meth:`from_dict`, but they name no code."""
+        return cls.from_dict(marked(convert("config", tables, Mapping)))
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
@@ -230,10 +234,10 @@ class Config:
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a TOML file.
+    """Read a TOML file, or the configuration in the record of a run.
 
     Args:
-        path: The file.
+        path: The file, `*.toml` or `record.json`.
         overrides: Settings that replace those of the file, as `model.num_steps=16`.
 
     >>> import tempfile
@@ -243,9 +247,12 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     >>> load_config(file, ["model.num_steps=16", "training.clip=none"]).model.options["num_steps"]
     16
     """
-    tables = read_toml(path)
+    written = Path(path).suffix != ".json"
+    tables = read_toml(path) if written else marked(_read_record(path))
     for override in overrides:
         set_text(tables, override)
+    if written:
+        import_named(tables)
     try:
         return Config.from_dict(tables)
     except ConfigError as error:
@@ -263,6 +270,52 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a TOML file of a configuration: {error}") from error
     return found
+
+
+def marked(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of a file that the user did not write, whose texts import no code."""
+
+    def mark(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: mark(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [mark(one) for one in value]
+        return NameFromFile(value) if isinstance(value, str) else value
+
+    return {name: mark(value) for name, value in tables.items()}
+
+
+def import_named(tables: Mapping[str, Any]) -> None:
+    """Import the backbones, dynamics, losses and metrics that a configuration names as `module:object`.
+
+    Only for what the user has written: a record or a model may come from somebody else, and its names import nothing.
+    """
+    model, data = _table(tables, "model"), _table(tables, "data")
+    inside, options = _table(model, "backbone_options"), _table(data, "options")
+    found: list[tuple[Any, Registry[Any]]] = [(options.get("loss"), LOSSES), (options.get("metric"), METRICS)]
+    found += [(name, BACKBONES) for name in (model.get("backbone"), model.get("local"), inside.get("local"))]
+    kind = model.get("kind")
+    if isinstance(kind, str) and ":" in kind and kind not in {*DYNAMICS, *BACKBONES}:
+        made = import_object(kind, "a kind of model")
+        dynamics = isinstance(made, type) and issubclass(made, DynamicsConv)
+        found.append((kind, DYNAMICS if dynamics else BACKBONES))
+    for name, registry in found:
+        if isinstance(name, str):
+            registry.import_named(name)
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = tables.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _read_record(path: str | Path) -> dict[str, Any]:
+    try:
+        found = dict(json.loads(Path(path).read_text(encoding="utf-8"))["config"])
+        leaves_of(found)
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not the record of a run: {error}") from error
 
 
 def differences(one: Config, other: Config) -> list[str]:

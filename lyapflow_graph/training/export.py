@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
 from ..models import GraphModel
 from .config import Config
 from .files import DamagedError, load_tensors, save_tensors
@@ -29,34 +29,34 @@ class Exported:
     Attributes:
         model: In evaluation mode.
         config: Of the run that it is from.
-        benchmark: What it was trained for, without the graphs: the task, widths, loss and metric.
+        dataset: What it was trained for, without the graphs: the task, widths, loss and metric.
     """
 
     model: GraphModel
     config: Config
-    benchmark: Benchmark
+    dataset: GraphDataset
 
 
-def export_model(path: str | Path, model: GraphModel, config: Config, benchmark: Benchmark) -> Path:
+def export_model(path: str | Path, model: GraphModel, config: Config, dataset: GraphDataset) -> Path:
     """Write a model to a file, for :func:`load_model`.
 
     Args:
         path: The file.
         model: The model.
         config: Of the run that it is from.
-        benchmark: What it is for.
+        dataset: What it is for.
 
     >>> import tempfile
     >>> from lyapflow_graph import Tango
     >>> from lyapflow_graph.training import Config, DataConfig, ModelConfig, export_model, load_model
-    >>> about = Benchmark("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
+    >>> about = GraphDataset("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
     >>> config = Config(DataConfig("mine"), ModelConfig("tango", 8))
     >>> path = export_model(Path(tempfile.mkdtemp(), "model.pt"), Tango(5, 8, 2), config, about)
     >>> load_model(path).hidden_channels
     8
     """
     path = Path(path)
-    about = {name: _plain(getattr(benchmark, name)) for name in _ABOUT}
+    about = {name: _plain(getattr(dataset, name)) for name in _ABOUT}
     weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     save_tensors(path, {"format": _FORMAT, "config": config.to_dict(), "benchmark": about, "weights": weights})
     return path
@@ -73,8 +73,8 @@ def load_exported(path: str | Path) -> Exported:
     if not isinstance(written, int) or written != _FORMAT or not {"config", "benchmark", "weights"} <= set(read):
         raise DamagedError(f"{path} is not a model of format {_FORMAT}")
     try:
-        config, benchmark = Config.from_file(read["config"]), _benchmark(read["benchmark"])
-        return Exported(_model(config, benchmark, read["weights"]), config, benchmark)
+        config, dataset = Config.from_file(read["config"]), _dataset(read["benchmark"])
+        return Exported(_model(config, dataset, read["weights"]), config, dataset)
     except Exception as error:  # whatever comes of building what the file describes
         raise DamagedError(f"{path} describes no model that this version can build: {error}") from error
 
@@ -96,17 +96,17 @@ def load_model(path: str | Path) -> GraphModel:
     return load_exported(path).model
 
 
-def _benchmark(read: Any) -> Benchmark:
-    hints = typing.get_type_hints(Benchmark)
+def _dataset(read: Any) -> GraphDataset:
+    hints = typing.get_type_hints(GraphDataset)
     given = convert("benchmark", read, Mapping)
     check_names("benchmark.", given, _ABOUT)
     about = {name: convert(f"benchmark.{name}", given.get(name), hints[name]) for name in _ABOUT}
-    return Benchmark(train=[], val=[], test=[], **about)
+    return GraphDataset(train=[], val=[], test=[], **about)
 
 
-def _model(config: Config, benchmark: Benchmark, read: Any) -> GraphModel:
+def _model(config: Config, dataset: GraphDataset, read: Any) -> GraphModel:
     weights = convert("weights", read, Mapping)
-    made = config.model.kind, config.model.hidden_channels, config.model.options, benchmark
+    made = config.model.kind, config.model.hidden_channels, config.model.options, dataset
     _check_counts(config.model.options, len(weights))
     with torch.device("meta"):  # its sizes, before there is memory for them
         sizes = {name: tuple(value.shape) for name, value in make_model(*made).state_dict().items()}

@@ -30,7 +30,7 @@ class Loader(Protocol):
 def make_loader(
     graphs: Sequence[Data], training: TrainingConfig, seed: int, shuffle: bool, shard: tuple[int, int]
 ) -> Loader:
-    """The batches of a part of a benchmark.
+    """The batches of a part of a dataset.
 
     Args:
         graphs: The graphs.

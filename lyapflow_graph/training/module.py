@@ -10,31 +10,33 @@ import torch.distributed
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
+from ..losses import LOSSES, judged
+from ..metrics import METRICS
 from ..models import GraphModel
 from .config import TrainingConfig
-from .energies import EnergyCurve, flow_of, forward_with_energy
-from .objectives import judged, loss_sums, make_metric, update_metric
+from .energy_monitor import EnergyCurve, flow_of, forward_with_energy
 from .schedules import Schedule
 
 
 @final
 class GraphTask(pl.LightningModule):
-    """A model with the loss and the metric of a benchmark.
+    """A model with the loss and the metric of a dataset.
 
     The loss of a batch is a sum over its items divided by their number, also where processes share the batch: each
     divides its own sum by the number over all of them.
 
     Args:
         model: The model.
-        benchmark: Which loss and metric.
+        dataset: Which loss and metric.
         training: How it is optimised.
     """
 
-    def __init__(self, model: GraphModel, benchmark: Benchmark, training: TrainingConfig) -> None:
+    def __init__(self, model: GraphModel, dataset: GraphDataset, training: TrainingConfig) -> None:
         super().__init__()
-        self.model, self.loss, self.settings = model, benchmark.loss, training
-        self.metric = make_metric(benchmark)
+        self.model, self.loss, self.settings = model, LOSSES[dataset.loss], training
+        self.metric_entry = METRICS[dataset.metric]
+        self.metric = self.metric_entry.make(dataset)
         self.flow = (flow_of(model),)  # in a tuple, so that its weights are not counted twice
         self.schedule: Schedule | None = None
         self.watches = True  # whether the next validation looks at the energy
@@ -94,7 +96,7 @@ class GraphTask(pl.LightningModule):
 
     def _evaluate(self, prediction: Tensor, batch: Any) -> None:
         self._loss(prediction, batch)
-        update_metric(self.metric, judged(prediction, batch))
+        self.metric_entry.update(self.metric, judged(prediction, batch))
 
     def _finish(self) -> None:
         self.evaluated = {"loss": self.mean_loss(), "metric": float(self.metric.compute())}
@@ -104,7 +106,7 @@ class GraphTask(pl.LightningModule):
 
     def _loss(self, prediction: Tensor, batch: Any) -> Tensor:
         """The share of this process in the loss of the batch; its parts are kept for the mean over the epoch."""
-        total, count = loss_sums(self.loss, judged(prediction, batch), self._over_all)
+        total, count = self.loss.sums(judged(prediction, batch, self._over_all))
         count = self._over_all(count.detach())
         self._sums.append(torch.stack([total.detach().double(), count.double()]))
         return total / torch.where(count > 0, count, 1.0)

@@ -15,12 +15,13 @@ from torch_geometric.data import Data
 
 from lyapflow import Certificate
 
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
 from ..data.loader import BatchLoader
-from .energies import certificate_of
+from ..losses import LOSSES
+from .energy_monitor import certificate_of
 from .export import Exported, load_exported
 from .files import write
-from .run import load_benchmark, prepared
+from .run import load_dataset, prepared
 
 Part = Literal["train", "val", "test"]
 Columns = Mapping[str, Tensor | list[str]]
@@ -57,7 +58,7 @@ class Predictions:
 
 def predict(
     run: str | Path,
-    data: str | Benchmark | None = None,
+    data: str | GraphDataset | None = None,
     *,
     parts: Iterable[Part] = ("train", "val", "test"),
     root: str | None = None,
@@ -84,28 +85,28 @@ def predict(
         if part not in get_args(Part):
             raise ValueError(f"parts must be of {', '.join(get_args(Part))}, got {part!r}")
     found = _data_of(exported, data, root)
-    _check(exported.benchmark, found)
+    _check(exported.dataset, found)
     columns: list[Columns] = []
     for part in chosen:
         columns += _rows(exported, part, getattr(found, part))
     table = pa.concat_tables([pa.table({name: _array(value) for name, value in rows.items()}) for rows in columns])
-    table = table.replace_schema_metadata({"benchmark": found.name, "run": exported.config.hash})
+    table = table.replace_schema_metadata({"dataset": found.name, "run": exported.config.hash})
     graphs: Sequence[Data] = next((getattr(found, part) for part in reversed(chosen) if len(getattr(found, part))), [])
     certificate = certificate_of(exported.model, graphs, samples) if samples and len(graphs) else None
     return Predictions(table, certificate)
 
 
-def _data_of(exported: Exported, data: str | Benchmark | None, root: str | None) -> Benchmark:
-    if isinstance(data, Benchmark):
+def _data_of(exported: Exported, data: str | GraphDataset | None, root: str | None) -> GraphDataset:
+    if isinstance(data, GraphDataset):
         return prepared(data, exported.config)
     given = exported.config.data
     # Options belong to the data of the run; other data is taken as it is, with the encodings that the model needs.
     changed = given if data in (None, given.name) else dataclasses.replace(given, split=0, options={})
     changed = dataclasses.replace(changed, name=data or given.name, root=root or given.root)
-    return prepared(load_benchmark(changed), dataclasses.replace(exported.config, data=changed))
+    return prepared(load_dataset(changed), dataclasses.replace(exported.config, data=changed))
 
 
-def _check(trained: Benchmark, given: Benchmark) -> None:
+def _check(trained: GraphDataset, given: GraphDataset) -> None:
     for name in ("task", "in_channels", "edge_dim", "out_channels"):
         if getattr(trained, name) != getattr(given, name):
             was, now = getattr(trained, name), getattr(given, name)
@@ -120,24 +121,25 @@ def _rows(exported: Exported, part: str, graphs: Sequence[Data]) -> list[Columns
         output, several = exported.model(batch), getattr(batch, "batch", None) is not None
         count = int(batch.num_graphs) if several else 1
         place: dict[str, Tensor | list[str]] = {"part": [part] * len(output)}
-        if exported.benchmark.task == "graph":
+        if exported.dataset.task == "graph":
             place["graph"] = before + torch.arange(count)
         else:
             graph = batch.batch if several else torch.zeros(len(output), dtype=torch.long)
             first = batch.ptr if several else torch.zeros(1, dtype=torch.long)
             place |= {"graph": before + graph, "node": torch.arange(len(output)) - first[graph]}
-        rows = {**place, **_predicted(output, exported.benchmark), **_labels(batch, output)}
+        rows = {**place, **_predicted(output, exported.dataset), **_labels(batch, output)}
         mask = getattr(batch, "mask", None)
         found.append(rows if mask is None else {name: _chosen(value, mask) for name, value in rows.items()})
         before += count
     return found
 
 
-def _predicted(output: Tensor, benchmark: Benchmark) -> Columns:
-    if benchmark.loss in ("cross_entropy", "weighted_cross_entropy"):
+def _predicted(output: Tensor, dataset: GraphDataset) -> Columns:
+    labels = LOSSES[dataset.loss].labels
+    if labels == "classes":
         shares = output.double().softmax(1)
         return {"class": output.argmax(1), **{f"probability_{k}": shares[:, k] for k in range(shares.shape[1])}}
-    if benchmark.loss == "binary_cross_entropy":
+    if labels == "binary":
         return _numbered("probability", output.double().sigmoid())
     return _numbered("value", output.double())
 

@@ -18,7 +18,6 @@ import torch
 
 import lyapflow
 
-from ..data.benchmark import Metric
 from .config import Config
 from .files import DamagedError, read, write
 from .schema import convert, leaves_of
@@ -38,7 +37,7 @@ class Record:
         hash: Of the configuration without its seed.
         family: Of the configuration without its seed and split: what is averaged in a report.
         seed: Of the run.
-        benchmark: The name of the data.
+        dataset: The name of the data.
         metric: What `val` and `test` are.
         provenance: Where the data is from.
         parameters: How many the model has.
@@ -63,8 +62,8 @@ class Record:
     hash: str
     family: str
     seed: int
-    benchmark: str
-    metric: Metric
+    dataset: str
+    metric: str
     provenance: Mapping[str, Any]
     parameters: int
     epochs: int
@@ -91,6 +90,8 @@ class Record:
         try:
             found = json.loads(read(path).decode("utf-8"))
             leaves_of(found)
+            if isinstance(found, dict) and "benchmark" in found:  # of records from before the name changed
+                found["dataset"] = found.pop("benchmark")
             if not isinstance(found, dict) or found.pop("format", None) != _FORMAT or set(found) != set(hints):
                 raise DamagedError(f"{path} is not a record of format {_FORMAT}")
             record = cls(**{name: _field(name, value, hints[name]) for name, value in found.items()})

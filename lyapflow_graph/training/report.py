@@ -10,20 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from ..data.benchmark import Metric, maximise
+from ..metrics import METRICS
 from .files import DamagedError, write
-from .pages import html_page, html_table, markdown_table
+from .markup import html_page, html_table, markdown_table
 from .record import Record
 
-_PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
-_NAMES = {
-    "accuracy": "accuracy, %",
-    "weighted_accuracy": "class-averaged recall, %",
-    "roc_auc": "ROC AUC, %",
-    "average_precision": "average precision, %",
-    "mae": "mean absolute error",
-    "log10_mse": "log10 of the mean squared error",
-}
 _HEADER = (
     "model",
     "test",
@@ -40,7 +31,7 @@ _HEADER = (
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-    """What the paper reports of a benchmark.
+    """What the paper reports of a dataset.
 
     Attributes:
         title: As it calls it.
@@ -58,31 +49,27 @@ class Row:
     """Runs that differ in their seeds and splits only.
 
     Attributes:
-        benchmark: The name of the data.
+        dataset: The name of the data.
         metric: What is averaged.
         model: What was trained.
         family: The hash of the configuration.
         records: Of the runs.
     """
 
-    benchmark: str
-    metric: Metric
+    dataset: str
+    metric: str
     model: str
     family: str
     records: Sequence[Record]
 
     def mean(self, name: str) -> float:
         """The mean of a number of the records, in units of the report."""
-        return self._scale * statistics.fmean(self._values(name))
+        return METRICS[self.metric].scale * statistics.fmean(self._values(name))
 
     def deviation(self, name: str) -> float | None:
         """The standard deviation over the runs; None for a single one."""
         values = self._values(name)
-        return self._scale * statistics.stdev(values) if len(values) > 1 else None
-
-    @property
-    def _scale(self) -> float:
-        return 100.0 if self.metric in _PERCENT else 1.0
+        return METRICS[self.metric].scale * statistics.stdev(values) if len(values) > 1 else None
 
     def _values(self, name: str) -> list[float]:
         return [float(getattr(record, name)) for record in self.records]
@@ -90,10 +77,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Tables of runs, one for each benchmark.
+    """Tables of runs, one for each dataset.
 
     Attributes:
-        rows: Of all tables, the best of each benchmark first.
+        rows: Of all tables, the best of each dataset first.
         notes: What was left out, and why.
 
     >>> from lyapflow_graph.training import Report
@@ -133,10 +120,11 @@ class Report:
         return paths
 
     def _tables(self) -> Iterable[tuple[str, str, list[list[str]]]]:
-        for name in dict.fromkeys(row.benchmark for row in self.rows):
-            rows, paper = [row for row in self.rows if row.benchmark == name], paper_on(name)
-            better = "higher" if maximise(rows[0].metric) else "lower"
-            about = f"{_NAMES[rows[0].metric]}; {better} is better."
+        for name in dict.fromkeys(row.dataset for row in self.rows):
+            rows, paper = [row for row in self.rows if row.dataset == name], paper_on(name)
+            metric = METRICS[rows[0].metric]
+            better, unit = "higher" if metric.maximise else "lower", ", %" if metric.percent else ""
+            about = f"{metric.title}{unit}; {better} is better."
             if paper is not None and not paper.same_data:
                 about += f" The data is in the likeness of the paper's {paper.title}, not the same."
             title = name if paper is None else f"{paper.title} ({name})"
@@ -164,10 +152,10 @@ def report(folder: str | Path) -> Report:
     folder = Path(folder)
     found: dict[tuple[str, str], list[Record]] = {}
     notes = []
-    for path in sorted(folder.rglob("config.toml")):
-        where = path.parent.relative_to(folder)
+    for run in sorted({path.parent for name in ("config.toml", "record.json") for path in folder.rglob(name)}):
+        where = run.relative_to(folder)
         try:
-            record = Record.load(path.parent)
+            record = Record.load(run)
         except FileNotFoundError:
             notes.append(f"{where}: it has not ended")
             continue
@@ -177,12 +165,15 @@ def report(folder: str | Path) -> Report:
         if record.status != "finished":
             notes.append(f"{where}: {record.status} after {record.epochs} epochs")
             continue
-        found.setdefault((record.benchmark, record.family), []).append(record)
+        if record.metric not in METRICS:
+            notes.append(f"{where}: its metric {record.metric} is not known here; import the module that registers it")
+            continue
+        found.setdefault((record.dataset, record.family), []).append(record)
     if not found:
         unfinished = f"; {'; '.join(notes)}" if notes else ""
         raise FileNotFoundError(f"there are no records of runs (record.json) in {folder}{unfinished}")
     rows = [Row(name, runs[0].metric, label(runs[0]), family, runs) for (name, family), runs in found.items()]
-    return Report(sorted(rows, key=lambda row: (row.benchmark, _rank(row))), notes)
+    return Report(sorted(rows, key=lambda row: (row.dataset, _rank(row))), notes)
 
 
 def label(record: Record) -> str:
@@ -197,22 +188,22 @@ def label(record: Record) -> str:
     return " ".join(str(word) for word in words if word)
 
 
-def paper_on(benchmark: str) -> Paper | None:
-    """What the paper reports of a benchmark, if anything.
+def paper_on(dataset: str) -> Paper | None:
+    """What the paper reports of a dataset, if anything.
 
     >>> from lyapflow_graph.training.report import paper_on
     >>> paper_on("minesweeper").figures["tango gatedgcn"]
     98.32
     """
     text = resources.files(__package__).joinpath("paper.toml").read_text(encoding="utf-8")
-    for entry in tomllib.loads(text)["benchmark"]:
-        if benchmark in entry["names"]:
-            return Paper(entry["title"], entry["figures"], benchmark == entry["names"][0])
+    for entry in tomllib.loads(text)["dataset"]:
+        if dataset in entry["names"]:
+            return Paper(entry["title"], entry["figures"], dataset == entry["names"][0])
     return None
 
 
 def _rank(row: Row) -> float:
-    return -row.mean("test") if maximise(row.metric) else row.mean("test")
+    return -row.mean("test") if METRICS[row.metric].maximise else row.mean("test")
 
 
 def _cells(row: Row, paper: Paper | None) -> list[str]:
@@ -236,7 +227,7 @@ def _cells(row: Row, paper: Paper | None) -> list[str]:
 def spread(row: Row, name: str) -> str:
     """The mean and standard deviation of a number of the records, as tables show them."""
     deviation = row.deviation(name)
-    digits = 2 if row.metric in _PERCENT else 4
+    digits = 2 if METRICS[row.metric].percent else 4
     mean = f"{row.mean(name):.{digits}f}"
     return mean if deviation is None else f"{mean} ± {deviation:.{digits}f}"
 

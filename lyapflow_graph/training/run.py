@@ -20,18 +20,18 @@ from torch_geometric.data import Data
 
 from lyapflow.importing import NameFromFile
 
-from ..data.benchmark import Benchmark
+from ..data.dataset import GraphDataset
+from .callback import OnEpoch, RunCallback, Stopped, seed_everything
 from .checkpoint import Checkpoint, load_checkpoint
-from .config import Config, DataConfig, differences, load_config
-from .energies import certificate_of, flow_of
+from .config import Config, DataConfig, differences, read_toml
+from .energy_monitor import certificate_of, flow_of
 from .export import export_model
 from .files import DamagedError, refuse_links, remove_leftovers, write
 from .history import History
-from .keeper import Keeper, OnEpoch, Stopped, seed_everything
+from .labels import check_labels, regression_labels
 from .loaders import make_loader
 from .model import make_model
 from .module import GraphTask
-from .objectives import check_labels, regression_labels
 from .plots import draw_run
 from .progress import EpochBar
 from .record import Record, machine, peak_memory, versions
@@ -55,7 +55,7 @@ def train(
     *,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
-    benchmark: Benchmark | None = None,
+    dataset: GraphDataset | None = None,
     test: bool = True,
     figures: bool = True,
     progress: bool = True,
@@ -72,7 +72,7 @@ def train(
             none; give its record if it has ended.
         on_epoch: Called after every epoch with its number and its metrics. If it raises :class:`Pruned`, the run ends
             there, without a test.
-        benchmark: The data, where it is at hand; by default it is loaded as the configuration says.
+        dataset: The data, where it is at hand; by default it is loaded as the configuration says.
         test: Whether to look at the test set. If not, it is taken away before anything is done, and the record says
             "untested"; with `resume` the test can be made later.
         figures: Whether to draw the curves of the run in the end.
@@ -80,14 +80,14 @@ def train(
 
     >>> import tempfile, torch
     >>> from torch_geometric.data import Data
-    >>> from lyapflow_graph.data import Benchmark
+    >>> from lyapflow_graph.data import GraphDataset
     >>> from lyapflow_graph.training import Config, DataConfig, ModelConfig, TrainingConfig, train
     >>> _ = torch.manual_seed(0)
     >>> ring = torch.stack([torch.arange(6), torch.arange(1, 7) % 6])
     >>> graphs = [Data(x=torch.randn(6, 2), edge_index=ring, y=torch.randn(1, 1)) for _ in range(4)]
-    >>> data = Benchmark("rings", "graph", graphs[:2], graphs[2:3], graphs[3:], 2, 1, None, "l1", "mae")
+    >>> data = GraphDataset("rings", "graph", graphs[:2], graphs[2:3], graphs[3:], 2, 1, None, "l1", "mae")
     >>> config = Config(DataConfig("rings"), ModelConfig("tango", 4), TrainingConfig(epochs=2, certify=8))
-    >>> record = train(config, tempfile.mkdtemp(), benchmark=data)
+    >>> record = train(config, tempfile.mkdtemp(), dataset=data)
     >>> record.status, record.epochs, record.metric
     ('finished', 2, 'mae')
     """
@@ -101,7 +101,7 @@ def train(
         refuse_links(folder)
         _check_folder(config, folder, resume)
     with _settled(), isolate_rng():
-        data = load_benchmark(config.data) if benchmark is None else benchmark
+        data = load_dataset(config.data) if dataset is None else dataset
         data = prepared(data if test else dataclasses.replace(data, test=()), config)
         return _Run(config, folder, data, resume, test, on_epoch, progress and rank == 0).complete(figures)
 
@@ -113,7 +113,7 @@ class _Run:
         self,
         config: Config,
         folder: Path,
-        data: Benchmark,
+        data: GraphDataset,
         resume: bool,
         test: bool,
         on_epoch: OnEpoch | None,
@@ -142,8 +142,8 @@ class _Run:
             self._restore(checkpoint)
         self.task = GraphTask(self.model, data, config.training)
         self.bar = EpochBar(config.training.epochs, len(self.history), progress)
-        self.keeper = Keeper(folder, config, self.history, checkpoint, train, self.bar, on_epoch)
-        self.trainer = _make_trainer(config, len(self.history), self.keeper, self.shard[1])
+        self.callback = RunCallback(folder, config, self.history, checkpoint, train, self.bar, on_epoch)
+        self.trainer = _make_trainer(config, len(self.history), self.callback, self.shard[1])
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         if checkpoint.columns != self.history.columns:
@@ -163,10 +163,10 @@ class _Run:
             remove_leftovers(self.folder)
             write(self.folder / "config.toml", self.config.to_toml())
         self._fit()
-        if self.keeper.pruned:
+        if self.callback.pruned:
             return self._record(None, figures)
         if self.config.training.keep == "best":
-            self.model.load_state_dict(dict(self.keeper.best))
+            self.model.load_state_dict(dict(self.callback.best))
         if "test" not in self.judged:
             return self._record(None, figures)
         seed_everything(self.config.seed, self.config.training.epochs + 1)
@@ -174,10 +174,10 @@ class _Run:
         return self._record(self.task.evaluated, figures)
 
     def _fit(self) -> None:
-        if self.keeper.is_over:
+        if self.callback.is_over:
             return
         try:
-            with self.bar, self.keeper.interruptible():
+            with self.bar, self.callback.interruptible():
                 self.trainer.fit(self.task, self.loaders[0], self.loaders[1])
         except Stopped:
             done = len(self.history)
@@ -190,12 +190,12 @@ class _Run:
         config, history, device = self.config, self.history, self.trainer.strategy.root_device
         kept = history.best_epoch if config.training.keep == "best" else len(history)
         record = Record(
-            status="pruned" if self.keeper.pruned else "untested" if tested is None else "finished",
+            status="pruned" if self.callback.pruned else "untested" if tested is None else "finished",
             config=config.to_dict(),
             hash=config.hash,
             family=config.family,
             seed=config.seed,
-            benchmark=self.data.name,
+            dataset=self.data.name,
             metric=self.data.metric,
             provenance=dict(self.data.provenance),
             parameters=sum(weight.numel() for weight in self.model.parameters()),
@@ -204,7 +204,7 @@ class _Run:
             val=history[kept - 1][f"val_{self.data.metric}"],
             test=None if tested is None else tested["metric"],
             test_loss=None if tested is None else tested["loss"],
-            seconds=self.keeper.seconds,
+            seconds=self.callback.seconds,
             peak_memory=peak_memory(device),
             certificate=None,
             versions=versions(),
@@ -237,8 +237,8 @@ class _Run:
         return dataclasses.replace(record, certificate=told)
 
 
-def prepared(data: Benchmark, config: Config) -> Benchmark:
-    """The benchmark as the configuration wants it: without features of edges, or in double precision."""
+def prepared(data: GraphDataset, config: Config) -> GraphDataset:
+    """The dataset as the configuration wants it: without features of edges, or in double precision."""
     without = not config.data.edge_features and data.edge_dim is not None
     double = config.training.precision == "64"
     if not (without or double):
@@ -257,7 +257,7 @@ def prepared(data: Benchmark, config: Config) -> Benchmark:
     return dataclasses.replace(data, **parts, edge_dim=None if without else data.edge_dim)  # type: ignore[arg-type]
 
 
-def load_benchmark(data: DataConfig) -> Benchmark:
+def load_dataset(data: DataConfig) -> GraphDataset:
     """The data that a configuration names."""
     from ..data import load
 
@@ -269,7 +269,7 @@ def load_benchmark(data: DataConfig) -> Benchmark:
         raise ConfigError(f"data.options of {data.name}: {error}") from error
 
 
-def _make_trainer(config: Config, done: int, keeper: Keeper, processes: int) -> pl.Trainer:
+def _make_trainer(config: Config, done: int, callback: RunCallback, processes: int) -> pl.Trainer:
     training = config.training
     cuda = training.device == "cuda" or (training.device == "auto" and torch.cuda.is_available())
     if cuda and not torch.cuda.is_available():
@@ -285,7 +285,7 @@ def _make_trainer(config: Config, done: int, keeper: Keeper, processes: int) -> 
     return pl.Trainer(
         accelerator="cuda" if cuda else "cpu",
         max_epochs=max(1, training.epochs - done),  # Lightning counts from where it starts
-        callbacks=[keeper],
+        callbacks=[callback],
         precision=_PRECISIONS[training.precision],
         accumulate_grad_batches=training.accumulate,
         gradient_clip_val=training.clip,
@@ -310,7 +310,7 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
 
 
 def _check_same(config: Config, folder: Path) -> None:
-    found = differences(load_config(folder / "config.toml"), config)
+    found = differences(Config.from_file(read_toml(folder / "config.toml")), config)
     if found:
         raise ConfigError(f"the run in {folder} has another configuration (there / here): {'; '.join(found)}")
 

@@ -157,7 +157,7 @@ def _converted(key: str, value: Any, hint: Any) -> Any:
                 return found
         return _REFUSED
     if origin is Literal:
-        return next((one for one in get_args(hint) if one == value and type(one) is type(value)), _REFUSED)
+        return next((one for one in get_args(hint) if one == value and _alike(one, value)), _REFUSED)
     if origin in (Mapping, dict) or _is_table(hint):
         return _table(key, value, get_args(hint)[1] if get_args(hint) else Any)
     if origin in (Sequence, list, tuple):
@@ -169,6 +169,11 @@ def _converted(key: str, value: Any, hint: Any) -> Any:
     if hint is str:
         return value if isinstance(value, str) else _REFUSED
     return value if hint in (bool, int) and type(value) is hint else _REFUSED
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Of one type: 1 is not True. A text may be marked as one from a file."""
+    return type(one) is type(other) or (isinstance(one, str) and isinstance(other, str))
 
 
 def _table(key: str, value: Any, hint: Any) -> Any:

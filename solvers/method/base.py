@@ -18,7 +18,8 @@ class Step:
     """What one step did, for every system at once.
 
     `t1` is the time that was really reached, which may differ from the time asked for; `h` is the step size spread
-    over the state; `f0` and `f1` are the derivatives at both ends where they are known.
+    over the state; `f0` and `f1` are the derivatives at both ends where they are known. `energies` counts evaluations
+    of the energy, as `evaluations` those of the field.
     """
 
     t0: Tensor
@@ -33,6 +34,15 @@ class Step:
     stages: tuple[Tensor, ...] = ()
     failed: PerSystemBool | None = None
     energy_rejected: Tensor | None = None
+    energies: int | Tensor = 0
+
+    def after(self, other: Step, of: Tensor) -> Step:
+        """The same step, with the evaluations of `other` counted as well for the systems in `of`."""
+        evaluations, energies = self.evaluations + other.evaluations * of, self.energies + other.energies * of
+        rejected = self.energy_rejected
+        if rejected is not None and other.energy_rejected is not None:
+            rejected = rejected + other.energy_rejected * of
+        return dataclasses.replace(self, evaluations=evaluations, energies=energies, energy_rejected=rejected)
 
 
 class Method(ABC):

@@ -26,29 +26,38 @@ from .tableaus import DOPRI5, RK4
 # rounding and not as a rise.
 _ROUNDINGS = 16.0
 _MAX_TRIES = 80
+_LANDINGS = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proposal:
-    """A step that has not been judged yet: the new state and the time that it belongs to."""
+    """A step that has not been judged yet: the new state and the time that it belongs to.
+
+    `evaluations` and `energies` count calls of the field and of its energy, for each system or for all alike. `solved`
+    is false for systems whose step could not be computed; they try a shorter one.
+    """
 
     y1: Tensor
     t1: Tensor
     evaluations: int | Tensor
+    energies: int | Tensor = 0
     error: Tensor | None = None
     solved: Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Start:
-    """What is known of the start of a step."""
+class Start:
+    """What is known of the start of a step: time, state, derivative, energy and the gradient of the energy.
+
+    `slope` is dV/dt, at most zero; a rise of the energy by less than `rounding` is not counted as one.
+    """
 
     t: Tensor
     y: Tensor
     f: Tensor
     energy: Tensor
     gradient: Tensor
-    slope: Tensor  # dV/dt, never counted as positive
+    slope: Tensor
     rounding: Tensor
 
 
@@ -75,8 +84,11 @@ class DissipativeMethod(Method):
     sufficient = 0.0  # part of the first-order decrease that a step has to achieve
 
     @abstractmethod
-    def propose(self, term: Term, start: _Start, t1: Tensor, land: Tensor | None) -> Proposal:
-        """A step from the start to `t1`, for every system."""
+    def propose(self, term: Term, start: Start, t1: Tensor, land: Tensor | None) -> Proposal:
+        """A step from the start to `t1`, for every system.
+
+        Systems in `land` have to reach `t1` exactly; the others may reach another time, which the proposal names.
+        """
 
     def step(self, term: Term, t0: Tensor, t1: Tensor, y0: Tensor, f0: Tensor | None, land: Tensor | None) -> Step:
         known = f0 is not None
@@ -84,27 +96,30 @@ class DissipativeMethod(Method):
         start = _begin(term, t0, y0, f0)
         plan = _Plan(torch.ones_like(t0.detach()), *(torch.zeros_like(t0, dtype=torch.bool) for _ in range(2)))
         proposal = self._carry_out(term, start, t1, plan, land)
-        evaluations = proposal.evaluations + torch.full_like(plan.resting, 0 if known else 1, dtype=torch.int64)
-        rejections = torch.zeros_like(evaluations)
+        zero = torch.zeros_like(plan.resting, dtype=torch.int64)
         good, energy = self._judge(term, start, proposal)
+        evaluations = zero + proposal.evaluations + (0 if known else 1)
+        energies, rejections = zero + proposal.energies + 2, zero  # two: at the start, and of the proposal
         if not bool(good.all()):
             with torch.no_grad():
-                plan, tried, spent = self._shorten(term, start, t1, plan, good, energy, land)
-            evaluations, rejections = evaluations + spent, rejections + tried
+                plan, rejections, spent = self._shorten(term, start, t1, plan, good, energy, land)
             proposal = self._carry_out(term, start, t1, plan, land)
-            evaluations = evaluations + proposal.evaluations
+            evaluations = evaluations + spent[0] + proposal.evaluations
+            energies = energies + spent[1] + proposal.energies
         reached = torch.where(plan.resting, t1, proposal.t1)
         hopeless = ~torch.isfinite(start.energy)
         h = term.systems.spread((reached - t0).to(term.real_dtype))
-        return Step(t0, reached, h, y0, proposal.y1, evaluations, proposal.error, f0, None, (), hopeless, rejections)
+        return Step(
+            t0, reached, h, y0, proposal.y1, evaluations, proposal.error, f0, None, (), hopeless, rejections, energies
+        )
 
-    def _carry_out(self, term: Term, start: _Start, t1: Tensor, plan: _Plan, land: Tensor | None) -> Proposal:
+    def _carry_out(self, term: Term, start: Start, t1: Tensor, plan: _Plan, land: Tensor | None) -> Proposal:
         """Propose the part of the step that the plan gives to each system."""
         part = start.t + plan.fraction * (t1 - start.t)
         aside = plan.plainly | plan.resting
         whole = (plan.fraction == 1) & ~aside
         goal = torch.where(whole, t1, torch.where(aside, start.t, part))
-        proposal = self.propose(term, start, goal, whole if land is None else land & whole)
+        proposal = self.propose(term, start, goal, None if land is None else land & whole)
         if not bool(plan.plainly.any()):
             return proposal
         h = term.systems.spread((part - start.t).to(term.real_dtype))
@@ -113,7 +128,7 @@ class DissipativeMethod(Method):
         return dataclasses.replace(proposal, y1=y1, t1=torch.where(plan.plainly, part, proposal.t1))
 
     @torch.no_grad()
-    def _judge(self, term: Term, start: _Start, proposal: Proposal) -> tuple[Tensor, Tensor]:
+    def _judge(self, term: Term, start: Start, proposal: Proposal) -> tuple[Tensor, Tensor]:
         """Which systems may keep the proposal, and its energies."""
         energy = term.energy(start.t, proposal.y1.detach())
         taken = (proposal.t1 - start.t).to(energy.dtype)
@@ -127,12 +142,12 @@ class DissipativeMethod(Method):
         return good | lost, energy
 
     def _shorten(
-        self, term: Term, start: _Start, t1: Tensor, plan: _Plan, good: Tensor, energy: Tensor, land: Tensor | None
-    ) -> tuple[_Plan, Tensor, Tensor]:
-        """Find for each system the part of the step that it can take; also, how many tries and evaluations it took."""
+        self, term: Term, start: Start, t1: Tensor, plan: _Plan, good: Tensor, energy: Tensor, land: Tensor | None
+    ) -> tuple[_Plan, Tensor, tuple[Tensor, Tensor]]:
+        """Find for each system the part of the step that it can take; also, the tries and evaluations it took."""
         pending = ~good
         tries = pending.long()
-        evaluations = torch.zeros_like(tries)
+        evaluations = energies = torch.zeros_like(tries)
         fraction, plainly = plan.fraction, plan.plainly
         asked = (t1 - start.t).to(energy.dtype)
         for _ in range(_MAX_TRIES):
@@ -147,6 +162,7 @@ class DissipativeMethod(Method):
             proposal = self._carry_out(term, start, t1, plan, land)
             good, energy = self._judge(term, start, proposal)
             evaluations = evaluations + proposal.evaluations * pending
+            energies = energies + (proposal.energies + 1) * pending
             pending = pending & ~good
             tries = tries + pending
             if not bool(pending.any()):
@@ -154,20 +170,20 @@ class DissipativeMethod(Method):
         # A fraction that time cannot resolve is no step either.
         stuck = plainly & (start.t + plan.fraction * (t1 - start.t) <= start.t)
         resting = pending | stuck
-        return _Plan(plan.fraction, plan.plainly & ~resting, resting), tries, evaluations
+        return _Plan(plan.fraction, plan.plainly & ~resting, resting), tries, (evaluations, energies)
 
 
-def _begin(term: Term, t0: Tensor, y0: Tensor, f0: Tensor) -> _Start:
+def _begin(term: Term, t0: Tensor, y0: Tensor, f0: Tensor) -> Start:
     with torch.no_grad():
         energy, gradient = term.energy_and_gradient(t0, y0)
         systems = term.systems
         slope = systems.inner(gradient, f0).clamp(max=0)
         eps = torch.finfo(energy.dtype).eps
         rounding = _ROUNDINGS * eps * (energy.abs() + systems.total((gradient * y0).abs()))
-    return _Start(t0, y0, f0, energy, gradient, slope, rounding)
+    return Start(t0, y0, f0, energy, gradient, slope, rounding)
 
 
-def _descent_part(systems: Systems, start: _Start) -> Tensor:
+def _descent_part(systems: Systems, start: Start) -> Tensor:
     """The field's projection on the energy's gradient; the gradient is kept as it is when gradients are recorded."""
     square = systems.inner(start.gradient, start.gradient)
     share = systems.inner(start.f, start.gradient) / torch.where(square > 0, square, 1.0)
@@ -191,7 +207,7 @@ class ArmijoEuler(DissipativeMethod):
             raise ValueError(f"sufficient must lie in [0, 1), got {sufficient}")
         self.sufficient = sufficient
 
-    def propose(self, term: Term, start: _Start, t1: Tensor, land: Tensor | None) -> Proposal:
+    def propose(self, term: Term, start: Start, t1: Tensor, land: Tensor | None) -> Proposal:
         h = term.systems.spread((t1 - start.t).to(term.real_dtype))
         return Proposal(torch.addcmul(start.y, start.f, h), t1, 0)
 
@@ -216,23 +232,33 @@ class RelaxedRK(DissipativeMethod):
         self.stages = base.stages
         self.adaptive = base.adaptive
 
-    def propose(self, term: Term, start: _Start, t1: Tensor, land: Tensor | None) -> Proposal:
-        y1, gamma, error, evaluations = self._relaxed(term, start, t1)
-        spent = torch.full_like(start.energy, evaluations, dtype=torch.int64)
+    def propose(self, term: Term, start: Start, t1: Tensor, land: Tensor | None) -> Proposal:
         size = t1 - start.t
-        if land is not None and bool(land.any()):
-            # To end at a given time, aim beside it by the factor just found, and relax again.
-            aim = start.t + torch.where(land, size / gamma, size)
-            y1, again, error, more = self._relaxed(term, start, aim)
-            reached = torch.where(land, t1, start.t + again * (aim - start.t))
-            return Proposal(y1, reached, spent + more * land, error)
-        return Proposal(y1, start.t + gamma * size, spent, error)
+        trial = self._try(term, start, size)
+        gamma, taken, spent = trial.gamma.to(size.dtype), size, trial.spent
+        if land is None or not bool(land.any()):
+            return Proposal(trial.moved(term, start, gamma), start.t + gamma * size, *spent, trial.error)
+        # To end at a given time, find a step whose own factor leads there. Whatever is found, the factor that is used
+        # is the one that leads there exactly: the state belongs to its time, and the energy decides as always.
+        factor = torch.ones_like(gamma)
+        for _ in range(_LANDINGS):
+            off = land & ((gamma - factor).detach().abs() > _close(term.real_dtype))
+            if not bool(off.any()):
+                break
+            taken = torch.where(off, size / gamma, taken)
+            factor = torch.where(off, gamma, factor)
+            trial = self._try(term, start, taken)
+            gamma = trial.gamma.to(size.dtype)
+            spent = spent[0] + trial.spent[0] * off, spent[1] + trial.spent[1] * off
+        y1 = trial.moved(term, start, torch.where(land, factor, gamma))
+        return Proposal(y1, torch.where(land, t1, start.t + gamma * taken), *spent, trial.error)
 
-    def _relaxed(self, term: Term, start: _Start, t1: Tensor) -> tuple[Tensor, Tensor, Tensor | None, int]:
+    def _try(self, term: Term, start: Start, size: Tensor) -> _Relaxed:
+        """A step of the base method, and the factor that its update should be scaled by."""
         before = term.calls
         systems, base = term.systems, self.base
-        h = systems.spread((t1 - start.t).to(term.real_dtype))
-        stage_times = term.stage_times(start.t, t1, base.nodes)
+        h = systems.spread(size.to(term.real_dtype))
+        stage_times = term.stage_times(start.t, start.t + size, base.nodes)
         plain, _, stages = base.advance(term, [systems.spread(t) for t in stage_times], h, start.y, start.f)
         update = plain - start.y
         expected = torch.zeros_like(start.energy)
@@ -240,22 +266,44 @@ class RelaxedRK(DissipativeMethod):
             point = start.y if i == 0 else move(start.y, h, base.rows[i - 1], stages)
             _, gradient = term.energy_and_gradient(start.t, point)
             expected = expected + weight * systems.inner(gradient, h * stages[i])
-        gamma = _relaxation(term, start, update, expected)
-        y1 = start.y + systems.spread(gamma) * update
-        return y1, gamma.to(start.t.dtype), base.error(h, stages), term.calls - before
+        gamma, energies = _relaxation(term, start, update, expected)
+        calls = torch.full_like(energies, term.calls - before)
+        return _Relaxed(update, gamma, base.error(h, stages), (calls, energies + len(base.weights)))
 
 
-def _relaxation(term: Term, start: _Start, update: Tensor, expected: Tensor) -> Tensor:
-    """The factor near 1 at which the energy changes as expected; 1 where rounding hides it or there is none."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Relaxed:
+    """An update, the factor that it should be scaled by, and the evaluations of field and energy that it took."""
+
+    update: Tensor
+    gamma: Tensor
+    error: Tensor | None
+    spent: tuple[Tensor, Tensor]
+
+    def moved(self, term: Term, start: Start, factor: Tensor) -> Tensor:
+        return start.y + term.systems.spread(factor.to(term.real_dtype)) * self.update
+
+
+def _close(dtype: torch.dtype) -> float:
+    """How near a factor has to be to its root."""
+    return float(torch.finfo(dtype).eps ** 0.75)
+
+
+def _relaxation(term: Term, start: Start, update: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
+    """The factor near 1 at which the energy changes as expected; 1 where rounding hides it or there is none.
+
+    Also, how many energies it took to find it.
+    """
     with torch.no_grad():
         gamma = torch.ones_like(start.energy)
         settled = torch.zeros_like(gamma, dtype=torch.bool)
-        close = torch.finfo(gamma.dtype).eps ** 0.75
+        energies = torch.zeros_like(gamma, dtype=torch.int64)
         for _ in range(8):
+            energies = energies + 2 * ~settled
             change, clear = _newton_change(term, start, update, expected, gamma)
             change = torch.where(clear, change, 0.0)
             gamma = torch.where(settled, gamma, gamma + change)
-            settled = settled | ~(change.abs() > close) | ~((gamma - 1).abs() < 0.5)
+            settled = settled | ~(change.abs() > _close(gamma.dtype)) | ~((gamma - 1).abs() < 0.5)
             if bool(settled.all()):
                 break
         found = (gamma - 1).abs() < 0.5  # false for NaN as well
@@ -265,10 +313,11 @@ def _relaxation(term: Term, start: _Start, update: Tensor, expected: Tensor) -> 
         for _ in range(2):
             change, clear = _newton_change(term, start, update, expected, gamma)
             gamma = gamma + torch.where(found & clear, change - change.detach(), 0.0)
-    return gamma
+        energies = energies + 4
+    return gamma, energies
 
 
-def _newton_change(term: Term, start: _Start, update: Tensor, expected: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_change(term: Term, start: Start, update: Tensor, expected: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     """One Newton step on `(V(y0 + gamma d) - V(y0)) / gamma = expected`, in which the root at zero is gone.
 
     Also, where it is clear: where the rounding of the energies changes its result by less than a thousandth.
@@ -305,7 +354,7 @@ class DiscreteGradient(DissipativeMethod):
     def __init__(self, newton: Newton | None = None) -> None:
         self.newton = Newton() if newton is None else newton
 
-    def propose(self, term: Term, start: _Start, t1: Tensor, land: Tensor | None) -> Proposal:
+    def propose(self, term: Term, start: Start, t1: Tensor, land: Tensor | None) -> Proposal:
         systems = term.systems
         h = (t1 - start.t).to(term.real_dtype)
         middle = (start.t + t1) / 2
@@ -322,10 +371,10 @@ class DiscreteGradient(DissipativeMethod):
         if torch.is_grad_enabled():
             velocity = attach_root(residual, velocity, systems, self.newton)
         y1 = torch.addcmul(start.y, velocity, systems.spread(h))
-        return Proposal(y1, t1, root.evaluations, solved=root.converged)
+        return Proposal(y1, t1, root.evaluations, 3 * root.evaluations, solved=root.converged)
 
 
-def _discrete_field(term: Term, start: _Start, middle: Tensor, h: Tensor, velocity: Tensor) -> Tensor:
+def _discrete_field(term: Term, start: Start, middle: Tensor, h: Tensor, velocity: Tensor) -> Tensor:
     systems = term.systems
     inner = systems.inner
     move_by = systems.spread(h) * velocity

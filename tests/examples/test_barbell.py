@@ -10,13 +10,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import Normalize
 from torch import Tensor
 
 from examples import barbell as example
+from examples.barbell_flows import BarbellResult, EulerBeta, FluxTangent, barbell, barbell_graph
 from lyapflow import Flow, LyapunovField
 from lyapflow.testing import Graphs, graphs, states
 from lyapflow_graph import DirichletEnergy, GraphBatch
-from lyapflow_graph.barbell import BarbellResult, EulerBeta, FluxTangent, barbell, barbell_graph
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -62,7 +65,7 @@ def flux(seed: int) -> FluxTangent:
 @given(data=st.data(), drawn=graphs(), seed=st.integers(0, 99))
 def test_flux_preserves_the_sum_and_goes_one_edge(data: st.DataObject, drawn: Graphs, seed: int) -> None:
     h = data.draw(states((drawn.nodes, 1)))
-    direction = flux(seed).over(batch_of(drawn))(h).detach()
+    direction = flux(seed).bind(batch_of(drawn))(h).detach()
     total = batch_of(drawn).total(direction)
     size = batch_of(drawn).total(h.abs())
     assert bool((total.abs() <= 5 * 64 * 36 * EPS * size).all())
@@ -77,14 +80,14 @@ def test_flux_preserves_the_sum_and_goes_one_edge(data: st.DataObject, drawn: Gr
 def test_flux_of_a_graph_alone_and_at_other_scales(data: st.DataObject, drawn: Graphs, seed: int, scale: float) -> None:
     h = data.draw(states((drawn.nodes, 1), scales=(1e-3, 1e3)))
     tangent = flux(seed)
-    together = tangent.over(batch_of(drawn))(h).detach()
-    assert torch.equal(tangent.over(batch_of(drawn))(scale * h), scale * together)
+    together = tangent.bind(batch_of(drawn))(h).detach()
+    assert torch.equal(tangent.bind(batch_of(drawn))(scale * h), scale * together)
     for graph in range(drawn.count):
         nodes = (drawn.batch == graph).nonzero()[:, 0]
         if len(nodes):
             inside = drawn.batch[drawn.edge_index[0]] == graph
             alone = GraphBatch(drawn.edge_index[:, inside] - nodes[0], len(nodes))
-            assert torch.allclose(tangent.over(alone)(h[nodes]), together[nodes], rtol=1e-12, atol=1e-12)
+            assert torch.allclose(tangent.bind(alone)(h[nodes]), together[nodes], rtol=1e-12, atol=1e-12)
 
 
 SIZES = st.sampled_from([1e-2, 1.0, 1e3])
@@ -205,7 +208,7 @@ def test_errors(wrong: dict[str, Any], message: str) -> None:
 def test_flux_moves_one_channel() -> None:
     graph, _ = barbell_graph(3, 1)
     with pytest.raises(ValueError, match=r"one channel, a state of shape \[num_nodes, 1\]; got \[7, 2\]"):
-        FluxTangent().over(graph)(torch.ones(7, 2))
+        FluxTangent().bind(graph)(torch.ones(7, 2))
 
 
 # -- the example ------------------------------------------------------------------------------------------------------
@@ -229,3 +232,23 @@ def test_runs_and_writes_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     for word in ("gradient flow", "TANGO", "crossed", "largest rise", "seconds", "2.04%"):
         assert word in printed
+
+
+def test_the_barbell_has_three_panels_at_one_scale(tmp_path: Path) -> None:
+    result = barbell(5, clique=3, bridge=1, train_steps=1)
+    figure = result.plot(tmp_path / "new" / "barbell.png")
+    *panels, bar = figure.axes
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "(a) the start", "(b) gradient flow, 5 steps", "(c) TANGO, 5 steps"
+    ]  # fmt: skip
+    shares = (0.0, result.gradient_flow.crossed, result.tango.crossed)
+    assert [axes.get_xlabel() for axes in panels] == [f"{s:.1%} of the signal is beyond the bridge" for s in shares]
+    assert bar.get_ylabel() == "feature"
+    scale = ScalarMappable(Normalize(*bar.get_ylim()), "viridis")
+    states = result.tango.states[0], result.gradient_flow.states[-1], result.tango.states[-1]
+    for axes, state in zip(panels, states, strict=True):
+        (drawn,) = (artist for artist in axes.collections if isinstance(artist, PathCollection))
+        (edges,) = (artist for artist in axes.collections if isinstance(artist, LineCollection))
+        assert drawn.get_facecolor().tolist() == scale.to_rgba(state.numpy()).tolist()
+        assert len(edges.get_segments()) == 8
+    assert (tmp_path / "new" / "barbell.png").stat().st_size > 10_000

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from lyapflow_graph import ATOM_FEATURES, BOND_FEATURES
-from lyapflow_graph.data import Benchmark
-from lyapflow_graph.data.benchmark import Loss, Metric
+from lyapflow_graph.data import GraphDataset
 from lyapflow_graph.data.encodings import with_encodings
 from lyapflow_graph.models import Task
 
@@ -27,12 +26,12 @@ class Kind:
     in_channels: int | tuple[int, ...]
     out_channels: int
     edge_dim: Widths
-    loss: Loss
-    metric: Metric
+    loss: str
+    metric: str
     single: bool = False
 
     @classmethod
-    def of(cls, data: Benchmark) -> Kind:
+    def of(cls, data: GraphDataset) -> Kind:
         single = len(data.train) == 1
         widths = data.in_channels, data.out_channels, data.edge_dim
         return cls(data.task, *widths, data.loss, data.metric, single)
@@ -57,7 +56,7 @@ KINDS = {
 }
 
 
-def stand_in(name: str, pe: dict[str, int], root: Path) -> Benchmark:
+def stand_in(name: str, pe: dict[str, int], root: Path) -> GraphDataset:
     """A few random graphs instead of a data set, with the positional encodings that are asked for."""
     kind, random = KINDS[name], torch.Generator().manual_seed(0)
     if kind.single:
@@ -67,7 +66,7 @@ def stand_in(name: str, pe: dict[str, int], root: Path) -> Benchmark:
         graphs = [_graph(kind, nodes, random) for nodes in (5, 6, 7, 5, 6, 4, 7, 5)]
         parts = [graphs[:GRAPHS], graphs[GRAPHS : GRAPHS + 2], graphs[GRAPHS + 2 :]]
     widths = kind.in_channels, kind.out_channels, kind.edge_dim
-    return with_encodings(Benchmark(name, kind.task, *parts, *widths, kind.loss, kind.metric), pe, root)
+    return with_encodings(GraphDataset(name, kind.task, *parts, *widths, kind.loss, kind.metric), pe, root)
 
 
 def _masked(graph: Data, part: int) -> Data:

@@ -11,9 +11,9 @@ import pytest
 import torch
 import typer
 
-from experiments import distance_study, error_study, solver_study
-from experiments.constants import constant
-from experiments.studies import HERE, load_study
+from experiments.scripts import distance, errors, solvers
+from experiments.scripts.constants import constant
+from experiments.study import HERE, load_study
 from lyapflow_graph.data import load
 from lyapflow_graph.training import load_config, train
 
@@ -34,7 +34,7 @@ def test_rises_are_counted_for_each_graph_and_rounding_is_none() -> None:
     rows = [[1.0, 1.0, 1.0], [0.5, 1.5, 1.0 + 5e-10], [0.6, 1.6, float("nan")]]
     energy = torch.tensor(rows, dtype=torch.float64)
     solution: Any = SimpleNamespace(energy=energy)
-    assert solver_study.rises(solution).tolist() == [1, 2, 1]
+    assert solvers.rises(solution).tolist() == [1, 2, 1]
 
 
 @pytest.fixture
@@ -49,22 +49,22 @@ def runs(tmp_path: Path) -> Path:
 
 def test_studies_of_trained_models(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Any] = {}
-    for module in (solver_study, distance_study):
+    for module in (solvers, distance):
         monkeypatch.setattr(module, "save_measured", lambda name, **what: told.update({name: what}))
-    monkeypatch.setattr(distance_study, "ROOT", runs)
-    distance_study.main(runs=runs, column="L = 2", graphs=2)
+    monkeypatch.setattr(distance, "ROOT", runs)
+    distance.main(runs=runs, column="L = 2", graphs=2)
     (table,) = told["distance"]["tables"]
     assert [row[0] for row in table["rows"]] == ["0", "1", "2", "3", "4"]
     assert {float(value) for value in table["rows"][0][1:]} == {1.0}
     assert float(table["rows"][4][1]) == 0.0  # two layers do not reach four edges far, and two steps do
     assert float(table["rows"][4][2]) > 0.0
-    assert (runs / "docs" / "images" / distance_study.FIGURE).exists()
+    assert (runs / "docs" / "images" / distance.FIGURE).exists()
 
-    monkeypatch.setattr(solver_study, "STEP_SIZES", (0.01, 100.0))
-    monkeypatch.setattr(solver_study, "STEPPED", ("euler", "armijo_euler"))
-    solver_study.main(run=runs / "depth" / "tango-gatedgcn" / "l-2" / "0-0", graphs=2, stepped=2, rounds=1)
+    monkeypatch.setattr(solvers, "STEP_SIZES", (0.01, 100.0))
+    monkeypatch.setattr(solvers, "STEPPED", ("euler", "armijo_euler"))
+    solvers.main(run=runs / "depth" / "tango-gatedgcn" / "l-2" / "0-0", graphs=2, stepped=2, rounds=1)
     methods, sizes = told["solvers"]["tables"]
-    assert [row[0] for row in methods["rows"]] == list(solver_study.METHODS)
+    assert [row[0] for row in methods["rows"]] == list(solvers.METHODS)
     assert methods["rows"][0][4] == "2"  # evaluations of Euler's two steps
     assert [row[3] for row in methods["rows"] if row[0] in ("armijo_euler", "discrete_gradient")] == ["0 of 2"] * 2
     assert sizes["rows"][0] == ["0.01", "none", "none"]
@@ -73,9 +73,9 @@ def test_studies_of_trained_models(runs: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_errors_are_described_with_and_without_the_worst() -> None:
-    errors = torch.full((200,), 0.01)
-    errors[[3, 150]] = 4.0
-    mean, interval, share, without, median = error_study.described(errors)
+    drawn = torch.full((200,), 0.01)
+    drawn[[3, 150]] = 4.0
+    mean, interval, share, without, median = errors.described(drawn)
     assert mean == f"{math.log10((8 + 1.98) / 200):.4f}"
     assert share == f"{8 / 9.98:.0%}"
     assert (without, median) == ("-2.0000", "0.10")
@@ -86,16 +86,16 @@ def test_errors_are_described_with_and_without_the_worst() -> None:
 
 def test_study_of_errors_agrees_with_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Any] = {}
-    monkeypatch.setattr(error_study, "save_measured", lambda name, **what: told.update({name: what}))
+    monkeypatch.setattr(errors, "save_measured", lambda name, **what: told.update({name: what}))
     with pytest.raises(typer.BadParameter, match="no trained model of property_prediction in"):
-        error_study.main(runs=tmp_path)
+        errors.main(runs=tmp_path)
     cells = load_study("property_prediction", HERE).cells
     (cell,) = [one for one in cells if (one.row, one.column) == ("GatedGCN", "Diameter")]
     tiny = ["data.options={ graphs = 60 }", "model.num_layers=1", "training.epochs=1"]
     record = train(
         load_config(cell.path, [*cell.settings, *tiny]), tmp_path / cell.place, figures=False, progress=False
     )
-    error_study.main(runs=tmp_path)
+    errors.main(runs=tmp_path)
     ((row,),) = [table["rows"] for table in told["diameter_errors"]["tables"]]
     assert row[:2] == ["GatedGCN", "Diameter"]
     assert math.isclose(float(row[2]), record.test, abs_tol=1e-4)  # which the table is rounded to

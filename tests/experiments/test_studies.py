@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import experiments.__main__ as command
 from experiments import tables
-from experiments.studies import HERE, RESULTS, load_study, slug, study_names
+from experiments.study import HERE, RESULTS, load_study, slug, study_names
 from lyapflow_graph.training import ConfigError, Record
 
 STUDY = """
@@ -26,11 +26,11 @@ set = ["model.num_layers=1"]
 [rows."TANGO, GatedGCN"]
 config = "tango_gatedgcn.toml"
 [columns."short"]
-folder = "studies/barbell"
+folder = "barbell"
 set = ["data.options={ cliques = 2, bridge = 1, graphs = 12 }"]
 of = { "TANGO, GatedGCN" = ["model.num_steps=1"] }
 [columns."long"]
-folder = "studies/barbell"
+folder = "barbell"
 seeds = [0]
 rows = ["GatedGCN"]
 paper = "gpp/sssp"
@@ -39,7 +39,8 @@ paper = "gpp/sssp"
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    shutil.copytree(HERE / "studies" / "barbell", tmp_path / "studies" / "barbell")
+    shutil.copytree(HERE / "configs" / "barbell", tmp_path / "configs" / "barbell")
+    (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "bridges.toml").write_text(STUDY)
     return tmp_path
 
@@ -149,7 +150,7 @@ def test_the_figures_of_another_data_set_stand_beside_a_column_that_names_it(her
     for cell in study.cells[:3]:
         folder = here / "results" / cell.place
         folder.mkdir(parents=True)
-        dataclasses.replace(record, config=cell.config.to_dict(), benchmark="barbell", metric="log10_mse").save(folder)
+        dataclasses.replace(record, config=cell.config.to_dict(), dataset="barbell", metric="log10_mse").save(folder)
     header, _, first, second = tables._main_table(study, tables._table(study, here / "results"))
     assert 'paper, "SSSP"' in header
     assert "-3.261" in first

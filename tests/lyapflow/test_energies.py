@@ -149,12 +149,12 @@ def test_systems_add_up(data: st.DataObject) -> None:
     energy = data.draw(energies(2, scales=(1e-2, 1e2)))
     h = torch.randn(6, 2, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99))), dtype=torch.float64)
     index = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=6, max_size=6)))
-    rows = energy.over(Rows())(h)
-    segments = energy.over(Segments(index, 4))(h)
+    rows = energy.bind(Rows())(h)
+    segments = energy.bind(Segments(index, 4))(h)
     assert torch.allclose(segments, torch.zeros(4, dtype=torch.float64).index_add(0, index, rows))
-    assert torch.allclose(energy.over(Single())(h), rows.sum().reshape(1))
+    assert torch.allclose(energy.bind(Single())(h), rows.sum().reshape(1))
     blocks = h.reshape(3, 2, 2)
-    assert torch.allclose(energy.over(Rows())(blocks), rows.reshape(3, 2).sum(-1))
+    assert torch.allclose(energy.bind(Rows())(blocks), rows.reshape(3, 2).sum(-1))
 
 
 # -- tangents ---------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_mlp_coefficients() -> None:
         below.network[-1].bias.fill_(-1e4)  # type: ignore[union-attr, operator]
     assert (below(h) < 0).all()
     assert real.shape == (200,)
-    ragged = MLPCoefficient(2, 8).over(Segments(torch.tensor([0, 0, 2]), 3))
+    ragged = MLPCoefficient(2, 8).bind(Segments(torch.tensor([0, 0, 2]), 3))
     assert ragged(torch.randn(3, 2)).shape == (3,)
 
 
@@ -230,7 +230,7 @@ def test_constants_must_be_real() -> None:
         Quadratic(torch.tensor([1, 2]))
 
 
-@pytest.mark.parametrize("make", [Himmelblau, lambda systems: MLPEnergy(2, systems=systems), Rosenbrock().over])
+@pytest.mark.parametrize("make", [Himmelblau, lambda systems: MLPEnergy(2, systems=systems), Rosenbrock().bind])
 def test_systems_must_be_systems(make: Any) -> None:
     with pytest.raises(TypeError, match=r"systems must be Single\(\), Rows\(\) or Segments"):
         make(systems=3)

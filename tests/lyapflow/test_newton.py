@@ -129,7 +129,7 @@ def test_systems_do_not_act_on_each_other(data: st.DataObject) -> None:
         if not mine.any():
             continue
         alone = Segments(torch.zeros(int(mine.sum()), dtype=torch.int64), 1)
-        solo = newton_split(energy.over(alone), h[mine], solver=solver)
+        solo = newton_split(energy.bind(alone), h[mine], solver=solver)
         if not (bool(split.ok[s]) and float(split.largest[s]) < 1e4 * float(split.smallest[s])):
             continue
         assert torch.allclose(solo.direction, split.direction[mine], rtol=1e-6, atol=1e-9 * float(h.abs().max() + 1))

@@ -534,7 +534,7 @@ def test_systems() -> None:
     assert single(h).tolist() == [21]
     assert single(h[0]).tolist() == [3]
     rows = SymbolicEnergy("x*k + y", "x y", {"k": 2})
-    shared = rows.over(Single())
+    shared = rows.bind(Single())
     assert shared(h).tolist() == [30]
     assert shared.k is rows.k
     assert rows.systems != shared.systems

@@ -188,12 +188,12 @@ def test_batch_may_be_given_apart() -> None:
 
 
 class Diffusion(DynamicsConv):
-    def on(self, graphs: GraphBatch) -> LyapunovField:
+    def bind(self, graphs: GraphBatch) -> LyapunovField:
         return LyapunovField(DirichletEnergy(systems=graphs))
 
 
 class Bare(DynamicsConv):
-    def on(self, graphs: GraphBatch) -> Any:
+    def bind(self, graphs: GraphBatch) -> Any:
         return lambda t, h: -h
 
 

@@ -354,7 +354,7 @@ def test_devices_and_types(device: torch.device, dtype: torch.dtype, backbone: s
 def test_autocast_leaves_the_energy_in_float32(device: torch.device, backbone: str) -> None:
     torch.manual_seed(0)
     batch = batch_of_rings().to(str(device))
-    model = Tango(5, 8, 2, backbone=backbone).to(device)
+    model = Tango(5, 8, 2, backbone=backbone, guard=False).to(device)
     with torch.no_grad():
         wanted = model(batch)
     seen: list[torch.dtype] = []

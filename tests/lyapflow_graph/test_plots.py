@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection, PathCollection
-from matplotlib.colors import Normalize, to_rgba
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from torch import Tensor
 
 from lyapflow_graph import GraphBatch
-from lyapflow_graph.barbell import barbell
 from lyapflow_graph.plots import draw_energy, draw_graph, draw_influence
 
 # Both ways between 0 and 1, twice; one way from 1 to 2; a loop at 3, and 4 by itself.
@@ -172,25 +169,6 @@ def test_graphs_of_one_node_and_of_none(axes: Axes) -> None:
     draw_graph(axes, none, torch.ones(0), colorbar=False)
     render(axes)
     assert [len(group.get_offsets()) for group in nodes(axes)] == [1]
-
-
-def test_the_barbell_has_three_panels_at_one_scale(tmp_path: Path) -> None:
-    result = barbell(5, clique=3, bridge=1, train_steps=1)
-    figure = result.plot(tmp_path / "new" / "barbell.png")
-    *panels, bar = figure.axes
-    assert [axes.get_title(loc="left") for axes in panels] == [
-        "(a) the start", "(b) gradient flow, 5 steps", "(c) TANGO, 5 steps"
-    ]  # fmt: skip
-    shares = (0.0, result.gradient_flow.crossed, result.tango.crossed)
-    assert [axes.get_xlabel() for axes in panels] == [f"{s:.1%} of the signal is beyond the bridge" for s in shares]
-    assert bar.get_ylabel() == "feature"
-    scale = ScalarMappable(Normalize(*bar.get_ylim()), "viridis")
-    states = result.tango.states[0], result.gradient_flow.states[-1], result.tango.states[-1]
-    for axes, state in zip(panels, states, strict=True):
-        (drawn,) = nodes(axes)
-        assert drawn.get_facecolor().tolist() == scale.to_rgba(state.numpy()).tolist()
-        assert lines(axes) == 8
-    assert (tmp_path / "new" / "barbell.png").stat().st_size > 10_000
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,22 @@ import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
+from torch.testing import assert_close
 
-from solvers import PID, DiscreteGradient, Fixed, Newton, Rows, Segments, Status, Systems, methods, solve
+from solvers import (
+    PID,
+    DiscreteGradient,
+    EnergyPlateau,
+    Fixed,
+    Newton,
+    Rows,
+    Segments,
+    Status,
+    Systems,
+    methods,
+    odeint,
+    solve,
+)
 from tests.solvers.problems import Wells, turned
 
 DISSIPATIVE = [name for name, method in methods().items() if method.dissipative]
@@ -322,3 +336,95 @@ def test_flat_energy_is_an_ordinary_energy(name: str, learned: bool) -> None:
     solution = solve(field, torch.zeros(2, 3, dtype=torch.float64), 0.0, 1.0, method=name, dt0=0.25, saveat="steps")
     torch.testing.assert_close(solution.y1.detach(), torch.ones(2, 3, dtype=torch.float64))
     assert not bool(solution.energy.detach().diff(dim=0).any())
+
+
+# -- times that steps must end at ---------------------------------------------------------------------------------
+
+
+class Quartic:
+    """`y' = -0.01 g + w J g` with g the gradient of `sum y^4 / 4`: relaxation factors far from 1 at large steps."""
+
+    systems = Rows()
+
+    def __init__(self, spin: float) -> None:
+        self.spin = spin
+        self.field_calls = self.energy_calls = 0
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        self.field_calls += 1
+        g = y**3
+        return -0.01 * g + self.spin * turned(g)
+
+    def energy(self, t: Tensor, y: Tensor) -> Tensor:
+        self.energy_calls += 1
+        return (y**4).sum(-1) / 4
+
+
+def _quartic_states() -> Tensor:
+    return torch.randn(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", DISSIPATIVE)
+@pytest.mark.parametrize("part", [1.001, 1.05, 1.3])
+@pytest.mark.parametrize(("spin", "dt"), [(1.0, 0.5), (4.0, 0.2), (8.0, 0.05), (4.0, 0.5)])
+def test_no_step_passes_the_end_or_a_save_time(name: str, part: float, spin: float, dt: float) -> None:
+    field, y0 = Quartic(spin), _quartic_states()
+    ends = [part * dt * k for k in range(4)]
+    if name == "armijo_euler":  # takes thousands of steps of what is left of a large one
+        ends, dt = [0.1 * end for end in ends], 0.1 * dt
+    settings = {"method": name, "dt0": dt, "controller": Fixed()}
+    alone = solve(field, y0, 0.0, ends[1], **settings)
+    assert torch.equal(alone.t1, torch.full_like(alone.t1, ends[1]))
+    saved = solve(field, y0, 0.0, ends[-1], saveat=ends, **settings)
+    assert torch.equal(saved.t1, torch.full_like(saved.t1, ends[-1]))
+    assert_close(saved.ys[1], alone.y1, rtol=0.0, atol=0.0)
+    rounding = 1e-14 * saved.energy[0]
+    assert bool((saved.energy.diff(dim=0) <= rounding).all())
+    # The same through odeint, on its grid of times.
+    states = odeint(field, y0, torch.tensor(ends, dtype=torch.float64), method=name, options=_step_size(name, dt))
+    energies = torch.stack([field.energy(torch.zeros(()), y) for y in states])
+    assert bool((energies.diff(dim=0) <= rounding).all())
+
+
+def _step_size(name: str, dt: float) -> dict[str, float]:
+    return {} if methods()[name].adaptive else {"step_size": dt}
+
+
+@pytest.mark.parametrize("name", ["relaxed_rk4", "relaxed_dopri5"])
+def test_relaxed_states_belong_to_their_times(name: str) -> None:
+    """Order at save times that are no multiples of the step, so that every one of them is landed on."""
+    y0 = _quartic_states()[:4]
+    field = Quartic(0.5)
+    saves = [0.13, 0.37, 0.61, 1.0]
+    exact = solve(field, y0, 0.0, 1.0, method="dopri8", controller=PID(1e-13, 1e-14), saveat=saves).ys
+    errors = []
+    for dt in (0.04, 0.02):
+        found = solve(field, y0, 0.0, 1.0, method=name, dt0=dt, controller=Fixed(), saveat=saves).ys
+        errors.append(float((found - exact).abs().max()))
+    order = math.log2(errors[0] / errors[1])
+    assert order > methods()[name].order - 0.1, errors
+
+
+@pytest.mark.parametrize("name", DISSIPATIVE)
+def test_a_state_at_an_event_belongs_to_its_time(name: str) -> None:
+    field, y0 = Quartic(1.0), _quartic_states()[:4]
+    exact = solve(field, y0, 0.0, 9.0, event=lambda t, y: y[:, 0] - 0.2, method="dopri8", controller=PID(1e-11, 1e-12))
+    dt = 0.002 if name == "armijo_euler" else 0.02
+    found = solve(field, y0, 0.0, 9.0, event=lambda t, y: y[:, 0] - 0.2, method=name, dt0=dt, controller=Fixed())
+    fired = exact.status == Status.EVENT
+    assert torch.equal(found.status, exact.status)
+    assert bool(fired.any())
+    assert_close(found.y1[fired, 0], torch.full_like(found.y1[fired, 0], 0.2), rtol=0.0, atol=1e-9)
+    assert_close(found.t1[fired], exact.t1[fired], rtol=0.0, atol=0.05 if name == "armijo_euler" else 5e-3)
+    assert bool((field.energy(torch.zeros(()), found.y1) <= field.energy(torch.zeros(()), y0)).all())
+
+
+@pytest.mark.parametrize("name", DISSIPATIVE)
+@torch.no_grad()
+def test_evaluations_of_the_energy_are_counted(name: str) -> None:
+    field, y0 = Quartic(4.0), _quartic_states()[:1]
+    solution = solve(field, y0, 0.0, 0.05, method=name, dt0=0.02, controller=Fixed(), stop=EnergyPlateau())
+    assert int(solution.stats["nfe"]) == field.field_calls
+    assert int(solution.stats["energy_evaluations"]) == field.energy_calls
+    plain = solve(field, y0, 0.0, 0.1, method="rk4", dt0=0.02)
+    assert int(plain.stats["energy_evaluations"]) == 0

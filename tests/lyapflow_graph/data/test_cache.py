@@ -110,8 +110,8 @@ def digest_of_all(root: Path) -> str:
     digest = hashlib.sha256()
     for name in ("gpp/sssp", "sbm-pattern", "sbm-cluster", "minesweeper-grid", "barbell"):
         options: dict[str, Any] = {"size": 8} if name == "minesweeper-grid" else {"graphs": 22}
-        benchmark = load(name, root, pe={"laplacian_eigenvector_pe": 3, "random_walk_pe": 2}, **options)
-        for part in (benchmark.train, benchmark.val, benchmark.test):
+        dataset = load(name, root, pe={"laplacian_eigenvector_pe": 3, "random_walk_pe": 2}, **options)
+        for part in (dataset.train, dataset.val, dataset.test):
             for key, tensor in sorted(GraphSet.of(part).tensors.items()):
                 digest.update(key.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()

@@ -89,10 +89,10 @@ def test_eigenvectors_of_large_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_they_come_with_the_set() -> None:
-    benchmark = load("sbm-cluster", graphs=11, pe={"laplacian_eigenvector_pe": 4, "random_walk_pe": 5})
-    assert benchmark.pe == {"laplacian_eigenvector_pe": 4, "random_walk_pe": 5}
-    for part in (benchmark.train, benchmark.val, benchmark.test):
+    dataset = load("sbm-cluster", graphs=11, pe={"laplacian_eigenvector_pe": 4, "random_walk_pe": 5})
+    assert dataset.pe == {"laplacian_eigenvector_pe": 4, "random_walk_pe": 5}
+    for part in (dataset.train, dataset.val, dataset.test):
         for graph in part:
             assert torch.equal(graph.random_walk_pe, random_walk(graph.edge_index, graph.num_nodes, 5))
             check_eigenvectors(graph.laplacian_eigenvector_pe, graph.edge_index, graph.num_nodes, 4)
-    assert isinstance(benchmark.train, GraphSet)
+    assert isinstance(dataset.train, GraphSet)

@@ -180,9 +180,9 @@ def test_heterophilous(name: str, tmp_path: Path) -> None:
     (imported,) = import_files(tmp_path, root)
     assert imported.outcome == "imported"
     for split in (0, 9):
-        benchmark = load(name, root, split=split)
-        trainable(benchmark)
-        train, val, test = (part[0] for part in (benchmark.train, benchmark.val, benchmark.test))
+        dataset = load(name, root, split=split)
+        trainable(dataset)
+        train, val, test = (part[0] for part in (dataset.train, dataset.val, dataset.test))
         assert (train.mask.long() + val.mask + test.mask == 1).all()
         raw = np.load(tmp_path / f"{file}.npz")
         assert np.array_equal(train.mask.numpy(), raw["train_masks"][split])
@@ -225,16 +225,16 @@ def test_peptides(tmp_path: Path) -> None:
     peptides_files(tmp_path)
     root = tmp_path / "root"
     import_files(tmp_path, root)
-    benchmark = load("peptides-func", root)
-    assert benchmark.train[0].num_nodes == 1  # the split is the official one
-    both = benchmark.train[1]
+    dataset = load("peptides-func", root)
+    assert dataset.train[0].num_nodes == 1  # the split is the official one
+    both = dataset.train[1]
     assert {tuple(edge) for edge in both.edge_index.T.tolist()} == {(0, 1), (1, 0), (1, 2), (2, 1)}
     bonds = {
         tuple(edge): int(kind) for edge, kind in zip(both.edge_index.T.tolist(), both.edge_attr[:, 0], strict=True)
     }
     assert bonds == {(0, 1): 2, (1, 0): 2, (1, 2): 3, (2, 1): 3}
     assert both.y.tolist() == [[0, 1] + 8 * [0]]
-    trainable(benchmark)
+    trainable(dataset)
     for name, targets in (("peptides-func", 10), ("peptides-struct", 11)):
         lrgb_raw(tmp_path / name.replace("-", ""), targets)
         import_files(tmp_path / name.replace("-", ""), root)
@@ -254,10 +254,10 @@ def test_gnn_benchmark_from_its_archive(name: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     (imported,) = import_files(tmp_path, root)
     assert imported.found.parent.name == f"{name.upper()}_v2.zip"
-    benchmark = load(name, root)
-    assert [len(part) for part in (benchmark.train, benchmark.val, benchmark.test)] == [3, 2, 2]
-    assert benchmark.in_channels == 3  # positions are among them
-    trainable(benchmark)
+    dataset = load(name, root)
+    assert [len(part) for part in (dataset.train, dataset.val, dataset.test)] == [3, 2, 2]
+    assert dataset.in_channels == 3  # positions are among them
+    trainable(dataset)
     raw_there = next(root.rglob("*_v2.pt"))
     raw_there.write_bytes(b"")
     assert load(name, root).in_channels == 3  # from the processed files
@@ -267,17 +267,17 @@ def test_gnn_benchmark_from_its_archive(name: str, tmp_path: Path) -> None:
 def test_superpixels(tmp_path: Path) -> None:
     pytest.importorskip("skimage")
     mnist_files(tmp_path / "mnist" / "raw")
-    benchmark = load("mnist-superpixels", tmp_path, graphs=14)
-    assert [len(part) for part in (benchmark.train, benchmark.val, benchmark.test)] == [11, 1, 2]
-    assert [graph.y.tolist() for graph in benchmark.train[:2]] == [[5000 % 7], [5001 % 7]]
-    assert benchmark.val[0].y.tolist() == [0]  # the first images are for validation
-    for graph in benchmark.train:
+    dataset = load("mnist-superpixels", tmp_path, graphs=14)
+    assert [len(part) for part in (dataset.train, dataset.val, dataset.test)] == [11, 1, 2]
+    assert [graph.y.tolist() for graph in dataset.train[:2]] == [[5000 % 7], [5001 % 7]]
+    assert dataset.val[0].y.tolist() == [0]  # the first images are for validation
+    for graph in dataset.train:
         assert 9 < graph.num_nodes <= 75
         assert (torch.bincount(graph.edge_index[0]) == 8).all()
         assert (graph.edge_index[0] != graph.edge_index[1]).all()
         assert ((graph.x >= 0) & (graph.x <= 1)).all()
         assert ((graph.edge_attr > 0) & (graph.edge_attr < 1)).all()
-    trainable(benchmark)
+    trainable(dataset)
 
 
 # -- damaged ----------------------------------------------------------------------------------------------------------

@@ -66,22 +66,22 @@ def arrays(graphs: int, **more: Any) -> dict[str, Any]:
 def test_three_files(tmp_path: Path) -> None:
     for part, count in (("train", 5), ("val", 3), ("test", 2)):
         np.savez(tmp_path / f"{part}.npz", **arrays(count, edge_attr=np.ones((2 * count, 1), dtype=np.int32)))
-    benchmark = load(str(tmp_path))
-    assert (benchmark.task, benchmark.loss, benchmark.metric) == ("graph", "cross_entropy", "accuracy")
-    assert (benchmark.in_channels, benchmark.out_channels, benchmark.edge_dim) == (2, 2, (2,))
-    assert [len(part) for part in (benchmark.train, benchmark.val, benchmark.test)] == [5, 3, 2]
-    assert benchmark.train[4].x.tolist() == [[24, 25], [26, 27], [28, 29]]
-    trainable(benchmark)
+    dataset = load(str(tmp_path))
+    assert (dataset.task, dataset.loss, dataset.metric) == ("graph", "cross_entropy", "accuracy")
+    assert (dataset.in_channels, dataset.out_channels, dataset.edge_dim) == (2, 2, (2,))
+    assert [len(part) for part in (dataset.train, dataset.val, dataset.test)] == [5, 3, 2]
+    assert dataset.train[4].x.tolist() == [[24, 25], [26, 27], [28, 29]]
+    trainable(dataset)
     trainable(load(str(tmp_path), pe={"random_walk_pe": 3}))
 
 
 def test_one_file_with_a_split_or_without(tmp_path: Path) -> None:
     split = {"split_train": np.array([3, 1]), "split_val": np.array([0]), "split_test": np.array([2])}
     np.savez(tmp_path / "graphs.npz", **arrays(4, y=np.linspace(0, 1, 4), **split))
-    benchmark = load(str(tmp_path))
-    assert (benchmark.loss, benchmark.metric) == ("l1", "mae")
-    assert [graph.y.tolist() for graph in benchmark.train] == [[[1.0]], [[pytest.approx(1 / 3)]]]
-    trainable(benchmark)
+    dataset = load(str(tmp_path))
+    assert (dataset.loss, dataset.metric) == ("l1", "mae")
+    assert [graph.y.tolist() for graph in dataset.train] == [[[1.0]], [[pytest.approx(1 / 3)]]]
+    trainable(dataset)
     np.savez(tmp_path / "graphs.npz", **arrays(30, y=np.arange(90) % 3))
     drawn = load(str(tmp_path), loss="weighted_cross_entropy", seed=3)
     assert (drawn.task, drawn.metric) == ("node", "weighted_accuracy")
@@ -103,11 +103,11 @@ def test_one_graph(tmp_path: Path, own_masks: bool) -> None:
     }
     graph = {"x": np.ones((n, 2), dtype=np.float32), "edge_index": np.array([[0], [1]]), "y": np.arange(n) % 2}
     np.savez(tmp_path / "graphs.npz", **graph, **(masks if own_masks else {}))
-    benchmark = load(str(tmp_path), split=1, loss="binary_cross_entropy")
-    trainable(benchmark)
-    found = torch.stack([part[0].mask for part in (benchmark.train, benchmark.val, benchmark.test)])
+    dataset = load(str(tmp_path), split=1, loss="binary_cross_entropy")
+    trainable(dataset)
+    found = torch.stack([part[0].mask for part in (dataset.train, dataset.val, dataset.test)])
     assert (found.sum(0) == 1).all()
-    assert (benchmark.metric, benchmark.out_channels) == ("roc_auc", 1)
+    assert (dataset.metric, dataset.out_channels) == ("roc_auc", 1)
     if own_masks:
         assert found[0].tolist() == (np.arange(n) % 3 == 2).tolist()
         with pytest.raises(ValueError, match="split must lie in 0 to 1"):
@@ -132,7 +132,7 @@ def test_wrong_folders_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "graphs.npz", **arrays(4))
     with pytest.raises(TypeError, match="has no option 'graphs'; it has task, loss, metric, seed"):
         load(str(tmp_path), graphs=3)
-    with pytest.raises(ValueError, match="loss must be one of cross_entropy"):
+    with pytest.raises(ValueError, match="unknown loss 'hinge'; known are: binary_cross_entropy"):
         load(str(tmp_path), loss="hinge")
     np.savez(tmp_path / "graphs.npz", **arrays(4, y=np.ones((4, 2), dtype=int)))
     with pytest.raises(ValueError, match="one class in a row, got 2; give loss for several labels"):
@@ -142,13 +142,13 @@ def test_wrong_folders_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["graphs", "Mine", "one", "own", "made"])
 def test_objects(name: str) -> None:
-    benchmark = load(f"my_graphs:{name}")
-    trainable(benchmark)
+    dataset = load(f"my_graphs:{name}")
+    trainable(dataset)
     if name == "graphs":
-        assert len(benchmark.train) == 16
-        assert "smiles" not in benchmark.train[0]
+        assert len(dataset.train) == 16
+        assert "smiles" not in dataset.train[0]
     if name == "Mine":
-        assert benchmark.out_channels == 2
+        assert dataset.out_channels == 2
 
 
 def test_options_go_to_the_callable_or_say_what_graphs_do_not() -> None:
@@ -162,7 +162,7 @@ def test_options_go_to_the_callable_or_say_what_graphs_do_not() -> None:
         ("my_graphs:nothing", AttributeError, "'my_graphs' has no object 'nothing'"),
         ("no_such_module:x", ImportError, "cannot import 'no_such_module'"),
         ("my_graphs:needs", TypeError, "cannot be called with no arguments: missing a required argument: 'width'"),
-        ("my_graphs:number", TypeError, "must be a Benchmark, a data set of PyTorch Geometric or a list .* got int"),
+        ("my_graphs:number", TypeError, "must be a GraphDataset, a data set of PyTorch Geometric or a list .* got int"),
         ("my_graphs:words", TypeError, "must be torch_geometric Data, got str for graph 0"),
         ("my_graphs:empty", ValueError, "at least one"),
         ("my_graphs:without", ValueError, "have no 'edge_index', only"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lyapflow_graph.data.benchmark import Benchmark
+from lyapflow_graph.data.dataset import GraphDataset
 from tests.lyapflow_graph.training.cases import graphs_with_values
 
 TOML = """
@@ -37,7 +37,7 @@ sampler = "grid"
 """
 
 
-def rings() -> Benchmark:
+def rings() -> GraphDataset:
     """Loaded by workers, which are processes of their own."""
     return graphs_with_values()
 

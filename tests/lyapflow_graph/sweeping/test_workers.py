@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from lyapflow_graph.sweeping import Findings, Sweep, load_sweep, run_sweep
+from lyapflow_graph.sweeping import Sweep, SweepResult, load_sweep, run_sweep
 from lyapflow_graph.sweeping.pool import Pool
 from lyapflow_graph.sweeping.storage import open_storage
 from lyapflow_graph.sweeping.trials import Trials
@@ -36,7 +36,7 @@ def test_there_is_a_server(server: str | CannotStart) -> None:
     assert server.startswith("postgresql+psycopg://")
 
 
-def by_labels(found: Findings) -> dict[str, float | None]:
+def by_labels(found: SweepResult) -> dict[str, float | None]:
     assert {trial.status for trial in found.trials} == {"complete"}
     return {repr(sorted(trial.labels.items())): trial.value for trial in found.trials}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from lyapflow_graph.data.benchmark import Benchmark
+from lyapflow_graph.data.dataset import GraphDataset
 from lyapflow_graph.training import Config, DataConfig, ModelConfig, TrainingConfig
 from lyapflow_graph.training.checkpoint import Checkpoint, load_checkpoint
 
@@ -23,14 +23,14 @@ def ring(nodes: int, random: torch.Generator, **given: Any) -> Data:
     return Data(x=torch.randn(nodes, 3, generator=random), edge_index=edge_index, **given)
 
 
-def graphs_with_values(count: int = 11, seed: int = 0) -> Benchmark:
+def graphs_with_values(count: int = 11, seed: int = 0) -> GraphDataset:
     """Rings of different sizes with a value each: the graph task, five to learn from."""
     random = torch.Generator().manual_seed(seed)
     graphs = [ring(3 + k % 4, random, y=torch.randn(1, 1, generator=random)) for k in range(count)]
-    return Benchmark("rings", "graph", graphs[:5], graphs[5:8], graphs[8:], 3, 1, None, "l1", "mae")
+    return GraphDataset("rings", "graph", graphs[:5], graphs[5:8], graphs[8:], 3, 1, None, "l1", "mae")
 
 
-def graphs_with_classes(seed: int = 0) -> Benchmark:
+def graphs_with_classes(seed: int = 0) -> GraphDataset:
     """Rings whose nodes have classes, of which only some count: the node task."""
     random = torch.Generator().manual_seed(seed)
 
@@ -40,10 +40,10 @@ def graphs_with_classes(seed: int = 0) -> Benchmark:
 
     graphs = [one(nodes) for nodes in (4, 7, 5, 9, 3, 6, 5, 8)]
     loss, metric = "weighted_cross_entropy", "weighted_accuracy"
-    return Benchmark("coloured", "node", graphs[:5], graphs[5:7], graphs[7:], 3, 3, None, loss, metric)  # type: ignore[arg-type]
+    return GraphDataset("coloured", "node", graphs[:5], graphs[5:7], graphs[7:], 3, 3, None, loss, metric)  # type: ignore[arg-type]
 
 
-def one_graph(seed: int = 0) -> Benchmark:
+def one_graph(seed: int = 0) -> GraphDataset:
     """One graph for all three parts, whose nodes are divided among them."""
     random = torch.Generator().manual_seed(seed)
     data = ring(24, random, y=torch.randint(0, 2, (24, 1), generator=random).float())
@@ -52,15 +52,15 @@ def one_graph(seed: int = 0) -> Benchmark:
     for k in range(3):
         parts.append([data.clone()])
         parts[-1][0].mask = part == k
-    return Benchmark("lonely", "node", *parts, 3, 1, None, "binary_cross_entropy", "roc_auc")
+    return GraphDataset("lonely", "node", *parts, 3, 1, None, "binary_cross_entropy", "roc_auc")
 
 
-def small(benchmark: Benchmark, model: dict[str, Any] | None = None, **training: Any) -> Config:
+def small(dataset: GraphDataset, model: dict[str, Any] | None = None, **training: Any) -> Config:
     """A configuration that takes no time."""
     options = {"num_steps": 2, "dropout": 0.2, **(model or {})}
     kind, width = options.pop("kind", "tango"), options.pop("hidden_channels", 4)
     settings = {"epochs": 4, "batch_size": 2, "certify": 0, "energy_every": 1, "lr": 0.01, **training}
-    return Config(DataConfig(benchmark.name), ModelConfig(kind, width, options), TrainingConfig(**settings))
+    return Config(DataConfig(dataset.name), ModelConfig(kind, width, options), TrainingConfig(**settings))
 
 
 def checkpoint_of(folder: Path) -> Checkpoint:

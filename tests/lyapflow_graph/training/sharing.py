@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lyapflow_graph.data.benchmark import Benchmark
+from lyapflow_graph.data.dataset import GraphDataset
 from lyapflow_graph.training import train
 from lyapflow_graph.training.module import GraphTask
 from tests.lyapflow_graph.training.cases import graphs_with_classes, graphs_with_values, one_graph, small
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Any, int]] = {
 }
 
 
-def gradients_of(benchmark: Benchmark, batch_size: int, folder: Path) -> list[Tensor]:
+def gradients_of(dataset: GraphDataset, batch_size: int, folder: Path) -> list[Tensor]:
     """The gradient of every step of a short run, and its metrics."""
     found: list[Tensor] = []
 
@@ -35,9 +35,9 @@ def gradients_of(benchmark: Benchmark, batch_size: int, folder: Path) -> list[Te
             torch.cat([weight.grad.flatten() for weight in task.model.parameters() if weight.grad is not None])
         )
 
-    config = small(benchmark, {"dropout": 0.0}, epochs=2, batch_size=batch_size, precision="64")
+    config = small(dataset, {"dropout": 0.0}, epochs=2, batch_size=batch_size, precision="64")
     GraphTask.on_before_optimizer_step = keep  # type: ignore[method-assign, assignment]
-    record = train(config, folder, benchmark=benchmark, figures=False)
+    record = train(config, folder, dataset=dataset, figures=False)
     assert record.test is not None
     return [*found, torch.tensor([record.val, record.test, record.test_loss], dtype=torch.float64)]
 

@@ -13,7 +13,7 @@ import pytest
 
 import lyapflow_graph.data
 from lyapflow.cli import main
-from lyapflow_graph.training import load_model
+from lyapflow_graph.training import Record, load_model
 from tests.lyapflow_graph.training.cases import graphs_with_values
 
 TOML = """
@@ -60,10 +60,18 @@ def test_from_a_file_to_predictions(capsys: pytest.CaptureFixture[str], project:
     code, text, _ = run(capsys, "train", "tango.toml", "--set", "model.num_steps=3", "--resume")
     assert code == 0
 
-    code, text, problems = run(capsys, "report", "runs")
+    again = project / "again" / "record.json"  # with nothing else of the run beside it
+    again.parent.mkdir()
+    again.write_bytes((folders[0] / "record.json").read_bytes())
+    code, _, problems = run(capsys, "train", str(again), "--set", "training.certify=0")
+    assert (code, problems) == (0, "")
+    (repeated,) = (project / "runs" / "again").iterdir()
+    assert Record.load(repeated).test == Record.load(folders[0]).test
+
+    code, text, problems = run(capsys, "report", "runs/tango")
     assert code == 0
     assert "| tango gatedgcn |" in text
-    assert (project / "runs" / "report.html").exists()
+    assert (project / "runs" / "tango" / "report.html").exists()
 
     code, text, _ = run(capsys, "predict", str(folders[0]), "rings", "-o", "out.parquet", "--samples", "2",
                         "--certificate", "c.json")  # fmt: skip

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,8 @@ from hypothesis import strategies as st
 
 from lyapflow.importing import NameFromFile
 from lyapflow_graph import Tango
-from lyapflow_graph.data import Benchmark
+from lyapflow_graph.data import GraphDataset
+from lyapflow_graph.sweeping import Choices, Search, Sweep, run_sweep
 from lyapflow_graph.training import (
     Config,
     ConfigError,
@@ -41,6 +43,7 @@ from lyapflow_graph.training import (
 from lyapflow_graph.training.checkpoint import load_checkpoint
 from lyapflow_graph.training.export import load_exported
 from lyapflow_graph.training.files import load_tensors, save_tensors, write
+from lyapflow_graph.training.toml import to_toml
 from tests.lyapflow_graph.training.cases import graphs_with_values, small
 
 
@@ -52,13 +55,14 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"def spring(cmd='called'):\n    pathlib.Path({str(tmp_path)!r}, cmd).touch()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "trap", raising=False)
     return tmp_path
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> dict[str, Any]:
     """The content of a sound file of a model."""
-    about = Benchmark("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
+    about = GraphDataset("mine", "node", [], [], [], 5, 2, None, "cross_entropy", "accuracy")
     config = Config(DataConfig("mine"), ModelConfig("tango", 4, {"num_steps": 1}))
     path = export_model(tmp_path / "sound.pt", Tango(5, 4, 2, num_steps=1), config, about)
     assert load_model(path).hidden_channels == 4
@@ -104,14 +108,14 @@ def test_a_model_file_imports_nothing(trap: Path, model: dict[str, Any], name: s
     assert not (trap / "sprung").exists()
 
 
-def _about(path: Path) -> tuple[Config, Benchmark]:
+def _about(path: Path) -> tuple[Config, GraphDataset]:
     found = load_exported(path)
-    return found.config, found.benchmark
+    return found.config, found.dataset
 
 
 def test_code_that_the_caller_names_is_imported(trap: Path, model: dict[str, Any]) -> None:
     model["config"]["data"] |= {"name": "trap:spring"}
-    with pytest.raises(ConfigError, match="must be a Benchmark"):  # it makes no data, but it was called
+    with pytest.raises(ConfigError, match="must be a GraphDataset"):  # it makes no data, but it was called
         predict(saved(trap, model), "trap:spring")
     assert (trap / "called").exists()
 
@@ -119,12 +123,32 @@ def test_code_that_the_caller_names_is_imported(trap: Path, model: dict[str, Any
 def test_a_record_imports_nothing(trap: Path) -> None:
     data = graphs_with_values()
     config = dataclasses.replace(small(data, epochs=1), data=DataConfig("trap:spring"))
-    record = train(config, trap / "run", benchmark=data)
+    record = train(config, trap / "run", dataset=data)
     read = Record.load(trap / "run")
     assert read.configuration.hash == config.hash == record.hash
     with pytest.raises(ValueError, match="a file names the code"):
         train(read.configuration, trap / "other")
     assert not (trap / "sprung").exists()
+
+
+def test_the_configuration_in_a_folder_or_a_record_imports_nothing(trap: Path) -> None:
+    data = graphs_with_values()
+    tables = small(data, epochs=1).to_dict()
+    evil = {**tables, "model": {"kind": "trap:spring"}, "data": {"name": "x", "options": {"loss": "trap:spring"}}}
+    write(trap / "run" / "config.toml", to_toml(evil))
+    write(trap / "run" / "sweep.toml", to_toml({**evil, "sweep": {"space": {"training.lr": [0.1, 0.2]}}}))
+    with pytest.raises(ValueError, match="trap:spring"):
+        train(small(data, epochs=1), trap / "run", dataset=data, resume=True)
+    sweep = Sweep(tables, {"training.lr": Choices((0.1, 0.2))}, Search())
+    with pytest.raises(ValueError, match="trap:spring"):
+        run_sweep(sweep, trap / "run", dataset=data, resume=True)
+    (trap / "record.json").write_text(json.dumps({"config": {**tables, "data": {"name": "trap:spring"}}}))
+    with pytest.raises(ValueError, match="a file names the code 'trap:spring'"):
+        train(load_config(trap / "record.json"), trap / "other")
+    assert not (trap / "sprung").exists()
+    with pytest.raises(ConfigError, match="must be a GraphDataset"):  # which the caller has typed
+        train(load_config(trap / "record.json", ["data.name=trap:spring"]), trap / "other")
+    assert (trap / "called").exists()
 
 
 def test_a_mark_of_origin_goes_into_no_file() -> None:
@@ -288,7 +312,7 @@ def test_wrong_fields_of_a_checkpoint(tmp_path: Path) -> None:
     def stop(epoch: int, metrics: Any) -> None:
         raise Pruned
 
-    train(config, tmp_path / "sound", benchmark=data, on_epoch=stop)
+    train(config, tmp_path / "sound", dataset=data, on_epoch=stop)
     sound = load_tensors(tmp_path / "sound" / "odd.ckpt")
     for key in sound:
         for i, wrong in enumerate((None, [], {}, "x", -1, torch.ones(1), {"x": 1}, {"param_groups": [3], "state": 1})):
@@ -298,7 +322,7 @@ def test_wrong_fields_of_a_checkpoint(tmp_path: Path) -> None:
             write(folder / "config.toml", config.to_toml())
             save_tensors(folder / "odd.ckpt", {**sound, key: wrong})
             with pytest.raises(DamagedError, match=re.escape(str(folder))):
-                train(config, folder, resume=True, benchmark=data)
+                train(config, folder, resume=True, dataset=data)
 
 
 RECORD_KEYS = [field.name for field in dataclasses.fields(Record)]
@@ -307,7 +331,7 @@ RECORD_KEYS = [field.name for field in dataclasses.fields(Record)]
 @pytest.fixture
 def record(tmp_path: Path) -> dict[str, Any]:
     data = graphs_with_values()
-    train(small(data, epochs=1, certify=4), tmp_path, benchmark=data)
+    train(small(data, epochs=1, certify=4), tmp_path, dataset=data)
     return json.loads((tmp_path / "record.json").read_text())
 
 
@@ -332,7 +356,7 @@ def test_a_record_that_is_none(tmp_path: Path, text: str) -> None:
 def test_names_in_a_record_are_no_html(tmp_path: Path, record: dict[str, Any]) -> None:
     evil = "<script>alert(1)</script>"
     record["config"]["model"]["kind"] = evil
-    (tmp_path / "record.json").write_text(json.dumps({**record, "benchmark": evil, "family": evil}))
+    (tmp_path / "record.json").write_text(json.dumps({**record, "dataset": evil, "family": evil}))
     assert "<script" not in report(tmp_path).html()
 
 
@@ -387,5 +411,5 @@ def test_a_run_in_a_folder_with_links_is_refused(tmp_path: Path, name: str) -> N
     (folder / name).symlink_to(precious)
     data = graphs_with_values()
     with pytest.raises(DamagedError, match="is a symbolic link"):
-        train(small(data, epochs=1), folder, benchmark=data, resume=True)
+        train(small(data, epochs=1), folder, dataset=data, resume=True)
     assert not list(precious.iterdir())

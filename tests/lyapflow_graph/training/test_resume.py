@@ -62,11 +62,11 @@ def crash_after(epochs: int) -> Any:
 def test_a_resumed_run_is_the_same_bit_for_bit(variant: str, tmp_path: Path) -> None:
     data = graphs_with_values()
     config = small(data, **VARIANTS[variant])
-    train(config, tmp_path / "whole", benchmark=data)
+    train(config, tmp_path / "whole", dataset=data)
     for epochs in (1, 3):
         with pytest.raises(Crash):
-            train(config, tmp_path / "broken", resume=True, benchmark=data, on_epoch=crash_after(epochs))
-    train(config, tmp_path / "broken", resume=True, benchmark=data)
+            train(config, tmp_path / "broken", resume=True, dataset=data, on_epoch=crash_after(epochs))
+    train(config, tmp_path / "broken", resume=True, dataset=data)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
@@ -74,10 +74,10 @@ def test_a_resumed_run_is_the_same_bit_for_bit(variant: str, tmp_path: Path) -> 
 def test_nodes_and_masks_too(make: Any, tmp_path: Path) -> None:
     data = make()
     config = small(data)
-    train(config, tmp_path / "whole", benchmark=data)
+    train(config, tmp_path / "whole", dataset=data)
     with pytest.raises(Crash):
-        train(config, tmp_path / "broken", benchmark=data, on_epoch=crash_after(2))
-    train(config, tmp_path / "broken", resume=True, benchmark=data)
+        train(config, tmp_path / "broken", dataset=data, on_epoch=crash_after(2))
+    train(config, tmp_path / "broken", resume=True, dataset=data)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
@@ -88,12 +88,12 @@ def test_runs_are_a_function_of_the_seed(tmp_path: Path) -> None:
     np.random.seed(5)
     random.seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    one = train(config, tmp_path / "one", benchmark=data)
+    one = train(config, tmp_path / "one", dataset=data)
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())
     torch.manual_seed(6)
-    two = train(config, tmp_path / "two", benchmark=data)
-    three = train(dataclasses.replace(config, seed=1), tmp_path / "three", benchmark=data)
+    two = train(config, tmp_path / "two", dataset=data)
+    three = train(dataclasses.replace(config, seed=1), tmp_path / "three", dataset=data)
     assert one.val == two.val != three.val
     assert (tmp_path / "one/model.pt").read_bytes() == (tmp_path / "two/model.pt").read_bytes()
 
@@ -107,7 +107,7 @@ def test_runs_are_a_function_of_the_seed(tmp_path: Path) -> None:
 def test_a_crash_while_a_file_is_written(moment: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = graphs_with_values()
     config = small(data, epochs=2)
-    train(config, tmp_path / "whole", benchmark=data)
+    train(config, tmp_path / "whole", dataset=data)
     count, real = itertools.count(1), getattr(os, moment)
 
     def crashing(*given: Any, **more: Any) -> Any:
@@ -118,8 +118,8 @@ def test_a_crash_while_a_file_is_written(moment: str, at: int, tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(files_module.os, moment, crashing)
         with pytest.raises(Crash):
-            train(config, tmp_path / "broken", benchmark=data)
-    train(config, tmp_path / "broken", resume=True, benchmark=data)
+            train(config, tmp_path / "broken", dataset=data)
+    train(config, tmp_path / "broken", resume=True, dataset=data)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
     assert not list((tmp_path / "broken").glob(".*.tmp"))
 
@@ -127,7 +127,7 @@ def test_a_crash_while_a_file_is_written(moment: str, at: int, tmp_path: Path, m
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = graphs_with_values()
     config = small(data)
-    train(config, tmp_path / "whole", benchmark=data)
+    train(config, tmp_path / "whole", dataset=data)
     count, real = itertools.count(1), os.fsync
 
     def full(descriptor: int) -> None:
@@ -138,11 +138,11 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(files_module.os, "fsync", full)
         with pytest.raises(OSError, match=r"cannot write .*even\.ckpt: the disk is full; .*"):
-            train(config, tmp_path / "broken", benchmark=data)
+            train(config, tmp_path / "broken", dataset=data)
     kept = checkpoint_of(tmp_path / "broken").epochs
     assert kept == 3
     assert not list((tmp_path / "broken").glob(".*.tmp"))
-    train(config, tmp_path / "broken", resume=True, benchmark=data)
+    train(config, tmp_path / "broken", resume=True, dataset=data)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
@@ -150,9 +150,9 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
     data = graphs_with_values()
     config = small(data)
-    train(config, tmp_path / "whole", benchmark=data)
+    train(config, tmp_path / "whole", dataset=data)
     with pytest.raises(Crash):
-        train(config, tmp_path / "broken", benchmark=data, on_epoch=crash_after(3))
+        train(config, tmp_path / "broken", dataset=data, on_epoch=crash_after(3))
     newest = tmp_path / "broken" / "odd.ckpt"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
@@ -166,18 +166,18 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(damage: str,
         with pytest.warns(UserWarning, match=r"odd\.ckpt is damaged.*going on from the one of epoch 2"):
             assert checkpoint_of(tmp_path / "broken").epochs == 2
         with pytest.warns(UserWarning, match="is damaged"):
-            train(config, tmp_path / "broken", resume=True, benchmark=data)
+            train(config, tmp_path / "broken", resume=True, dataset=data)
         assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_only_damaged_checkpoints_are_an_error(tmp_path: Path) -> None:
     data = graphs_with_values()
     with pytest.raises(Crash):
-        train(small(data), tmp_path, benchmark=data, on_epoch=crash_after(2))
+        train(small(data), tmp_path, dataset=data, on_epoch=crash_after(2))
     for path in tmp_path.glob("*.ckpt"):
         path.write_bytes(b"nonsense" * 100)
     with pytest.raises(DamagedError, match="there is no other checkpoint"):
-        train(small(data), tmp_path, resume=True, benchmark=data)
+        train(small(data), tmp_path, resume=True, dataset=data)
 
 
 class Trap:
@@ -198,7 +198,7 @@ def test_checkpoints_execute_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_torch_reads_checkpoints_as_weights_only(tmp_path: Path) -> None:
     data = graphs_with_values()
-    train(small(data, epochs=1, certify=0), tmp_path, benchmark=data)
+    train(small(data, epochs=1, certify=0), tmp_path, dataset=data)
     for name in ("odd.ckpt", "model.pt"):
         assert "weights" in torch.load(tmp_path / name, weights_only=True)
 
@@ -209,7 +209,7 @@ def test_torch_reads_checkpoints_as_weights_only(tmp_path: Path) -> None:
 def test_interrupted_by_the_user(tmp_path: Path) -> None:
     data = graphs_with_values()
     config = small(data)
-    train(config, tmp_path / "whole", benchmark=data)
+    train(config, tmp_path / "whole", dataset=data)
     handler = signal.getsignal(signal.SIGINT)
 
     def press(epoch: int, row: Mapping[str, float]) -> None:
@@ -217,9 +217,9 @@ def test_interrupted_by_the_user(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted, match=r"interrupted in epoch 3; 2 epochs are saved in .*--resume"):
-        train(config, tmp_path / "broken", benchmark=data, on_epoch=press)
+        train(config, tmp_path / "broken", dataset=data, on_epoch=press)
     assert signal.getsignal(signal.SIGINT) is handler
-    train(config, tmp_path / "broken", resume=True, benchmark=data)
+    train(config, tmp_path / "broken", resume=True, dataset=data)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
@@ -231,7 +231,7 @@ def test_pruned_runs_end_without_a_test(tmp_path: Path) -> None:
         if epoch == 2:
             raise Pruned
 
-    record = train(small(data), tmp_path, benchmark=data, on_epoch=on_epoch)
+    record = train(small(data), tmp_path, dataset=data, on_epoch=on_epoch)
     assert (record.status, record.epochs, record.test) == ("pruned", 2, None)
     assert [epoch for epoch, _ in seen] == [1, 2]
     assert record.val == min(value for _, value in seen)
@@ -240,17 +240,17 @@ def test_pruned_runs_end_without_a_test(tmp_path: Path) -> None:
 
 def test_a_run_that_has_ended_is_not_done_again(tmp_path: Path) -> None:
     data = graphs_with_values()
-    record = train(small(data), tmp_path, benchmark=data)
-    assert train(small(data), tmp_path, resume=True, benchmark=data, on_epoch=crash_after(1)) == record
+    record = train(small(data), tmp_path, dataset=data)
+    assert train(small(data), tmp_path, resume=True, dataset=data, on_epoch=crash_after(1)) == record
     with pytest.raises(FileExistsError, match="has a run already; go on with it by --resume"):
-        train(small(data), tmp_path, benchmark=data)
+        train(small(data), tmp_path, dataset=data)
     with pytest.raises(ConfigError, match=r"another configuration \(there / here\): training.lr: 0.01 / 0.5"):
-        train(small(data, lr=0.5), tmp_path, resume=True, benchmark=data)
+        train(small(data, lr=0.5), tmp_path, resume=True, dataset=data)
 
 
 def test_patience(tmp_path: Path) -> None:
     data = graphs_with_values()
-    record = train(small(data, epochs=50, patience=2, lr=0.2), tmp_path, benchmark=data)
+    record = train(small(data, epochs=50, patience=2, lr=0.2), tmp_path, dataset=data)
     assert record.epochs == record.best_epoch + 2 < 50
 
 
@@ -258,11 +258,11 @@ def test_a_plateau_ends_the_training(tmp_path: Path) -> None:
     data = graphs_with_values()
     settings = {"scheduler": "plateau", "plateau_patience": 1, "plateau_factor": 0.01, "min_lr": 1e-5}
     config = small(data, epochs=30, lr=0.05, **settings)
-    record = train(config, tmp_path / "whole", benchmark=data)
+    record = train(config, tmp_path / "whole", dataset=data)
     assert record.epochs < 30
     with pytest.raises(Crash):
-        train(config, tmp_path / "broken", benchmark=data, on_epoch=crash_after(record.epochs))
-    train(config, tmp_path / "broken", resume=True, benchmark=data)
+        train(config, tmp_path / "broken", dataset=data, on_epoch=crash_after(record.epochs))
+    train(config, tmp_path / "broken", resume=True, dataset=data)
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
@@ -270,7 +270,7 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     data = graphs_with_values()
     data.train[3].y[:] = float("inf")
     with pytest.raises(Diverged, match=r"the training loss is inf in epoch 1; lower training.lr"):
-        train(small(data), tmp_path, benchmark=data)
+        train(small(data), tmp_path, dataset=data)
     assert load_checkpoint(tmp_path) is None
 
 
@@ -279,7 +279,7 @@ def test_a_gradient_that_is_no_number(tmp_path: Path) -> None:
     data = dataclasses.replace(graphs_with_values(), loss="mse")
     data.train[3].y[:] = float("inf")
     with pytest.raises(Diverged, match=r"the gradient is not finite in epoch 1; lower training.lr"):
-        train(small(data), tmp_path, benchmark=data)
+        train(small(data), tmp_path, dataset=data)
     assert load_checkpoint(tmp_path) is None
 
 

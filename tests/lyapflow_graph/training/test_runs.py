@@ -18,7 +18,7 @@ from torch_geometric.loader import ClusterData
 
 from lyapflow import Certificate
 from lyapflow_graph import GatedGCN, GraphNet, Tango
-from lyapflow_graph.data.benchmark import Benchmark
+from lyapflow_graph.data.dataset import GraphDataset
 from lyapflow_graph.training import (
     Config,
     ConfigError,
@@ -33,7 +33,7 @@ from lyapflow_graph.training import (
     report,
     train,
 )
-from lyapflow_graph.training.energies import EnergyCurve, certificate_of, flow_of, forward_with_energy
+from lyapflow_graph.training.energy_monitor import EnergyCurve, certificate_of, flow_of, forward_with_energy
 from lyapflow_graph.training.files import load_tensors, save_tensors
 from lyapflow_graph.training.loaders import PartLoader, make_loader
 from lyapflow_graph.training.report import paper_on
@@ -42,15 +42,15 @@ from tests.lyapflow_graph.training.cases import graphs_with_classes, graphs_with
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record, Benchmark]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record, GraphDataset]:
     folder, data = tmp_path_factory.mktemp("runs") / "run", graphs_with_classes()
-    return folder, train(small(data, certify=4), folder, benchmark=data), data
+    return folder, train(small(data, certify=4), folder, dataset=data), data
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_folder_of_a_run(run: tuple[Path, Record, Benchmark]) -> None:
+def test_the_folder_of_a_run(run: tuple[Path, Record, GraphDataset]) -> None:
     folder, record, _ = run
     names = {"certificate.json", "certificate.png", "config.toml", "energy.png", "even.ckpt", "metrics.csv", "model.pt"}
     names |= {"odd.ckpt", "record.json", "tensorboard", "training.png"}
@@ -76,25 +76,25 @@ def test_labels_are_standardized_by_those_of_the_training_set(tmp_path: Path) ->
     for graphs in (data.train, data.val, data.test):
         for graph in graphs:
             graph.y = 1000 + graph.y
-    record = train(small(data, standardize=True), tmp_path / "run", benchmark=data)
-    plain = train(small(data), tmp_path / "plain", benchmark=data)
+    record = train(small(data, standardize=True), tmp_path / "run", dataset=data)
+    plain = train(small(data), tmp_path / "plain", dataset=data)
     assert record.val < plain.val - 2  # from the start: the mean of the labels need not be learned
     labels, model = torch.cat([graph.y for graph in data.train]), load_model(tmp_path / "run")
     assert_close(model.shift, labels.mean(0))
     assert_close(model.scale, labels.std(0, correction=0))
     with pytest.raises(ConfigError, match="standardize is for regression"):
-        train(small(graphs_with_classes(), standardize=True), tmp_path / "classes", benchmark=graphs_with_classes())
+        train(small(graphs_with_classes(), standardize=True), tmp_path / "classes", dataset=graphs_with_classes())
 
 
 def test_the_energy_is_looked_at_now_and_then(tmp_path: Path) -> None:
     data = graphs_with_values()
-    train(small(data, energy_every=2), tmp_path, benchmark=data)
+    train(small(data, energy_every=2), tmp_path, dataset=data)
     with open(tmp_path / "metrics.csv") as file:
         assert [row["rising"] == "nan" for row in csv.DictReader(file)] == [False, True, False, True]
     assert (tmp_path / "energy.png").exists()
 
 
-def test_tensorboard_has_the_metrics(run: tuple[Path, Record, Benchmark]) -> None:
+def test_tensorboard_has_the_metrics(run: tuple[Path, Record, GraphDataset]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run[0] / "tensorboard"))
@@ -103,7 +103,7 @@ def test_tensorboard_has_the_metrics(run: tuple[Path, Record, Benchmark]) -> Non
     assert [event.step for event in events.Scalars("val/loss")] == [1, 2, 3, 4]
 
 
-def test_the_test_metric_is_that_of_the_best_weights(run: tuple[Path, Record, Benchmark]) -> None:
+def test_the_test_metric_is_that_of_the_best_weights(run: tuple[Path, Record, GraphDataset]) -> None:
     folder, record, data = run
     (graph,) = data.test
     guess = load_model(folder)(graph).argmax(1)[graph.mask]
@@ -124,7 +124,7 @@ def test_damaged_records_are_noticed(tmp_path: Path) -> None:
 def test_models_without_an_energy(tmp_path: Path) -> None:
     data = graphs_with_values()
     plain = Config(DataConfig("rings"), ModelConfig("gatedgcn", 4), TrainingConfig(epochs=1, certify=4))
-    record = train(plain, tmp_path, benchmark=data)
+    record = train(plain, tmp_path, dataset=data)
     assert record.certificate is None
     assert not (tmp_path / "energy.png").exists()
     assert (tmp_path / "training.png").exists()
@@ -138,9 +138,9 @@ def test_features_of_edges_can_be_left_out(tmp_path: Path) -> None:
     data = dataclasses.replace(data, edge_dim=2)
     config = small(data, {"kind": "grand"}, epochs=1)
     with pytest.raises(ConfigError, match="edge_features = false"):
-        train(config, tmp_path / "with", benchmark=data)
+        train(config, tmp_path / "with", dataset=data)
     without = dataclasses.replace(config, data=dataclasses.replace(config.data, edge_features=False))
-    assert train(without, tmp_path / "without", benchmark=data, figures=False).test is not None
+    assert train(without, tmp_path / "without", dataset=data, figures=False).test is not None
     assert data.train[0].edge_attr is not None  # the data itself is as it was
 
 
@@ -151,7 +151,7 @@ def test_features_of_edges_can_be_left_out(tmp_path: Path) -> None:
 def test_what_this_machine_has_not(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     data = graphs_with_values()
     with pytest.raises(ConfigError, match=message):
-        train(small(data, **settings), tmp_path, benchmark=data)
+        train(small(data, **settings), tmp_path, dataset=data)
 
 
 # -- energies ---------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_certificates_take_the_graphs_that_fit() -> None:
 # -- predictions and exports ------------------------------------------------------------------------------------------
 
 
-def test_predictions(run: tuple[Path, Record, Benchmark], tmp_path: Path) -> None:
+def test_predictions(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> None:
     folder, _, data = run
     found = predict(folder, data, samples=2)
     table = found.table
@@ -204,13 +204,13 @@ def test_predictions(run: tuple[Path, Record, Benchmark], tmp_path: Path) -> Non
         assert row["class"] == int(shares.argmax())
         assert row["label"] == int(graph.y[row["node"]])
     assert found.certificate is not None
-    assert table.schema.metadata[b"benchmark"] == b"coloured"
+    assert table.schema.metadata[b"dataset"] == b"coloured"
 
 
 @pytest.mark.parametrize("make", [graphs_with_values, one_graph])
 def test_predictions_of_other_kinds(make: Any, tmp_path: Path) -> None:
     data = make()
-    train(small(data, epochs=1), tmp_path, benchmark=data, figures=False)
+    train(small(data, epochs=1), tmp_path, dataset=data, figures=False)
     found = predict(tmp_path, data, parts=["test"], samples=0)
     names = (
         ["part", "graph", "value", "label"]
@@ -225,14 +225,14 @@ def test_predictions_of_other_kinds(make: Any, tmp_path: Path) -> None:
         assert found.table["node"].to_pylist() == list(range(2, 24, 3))
 
 
-def test_data_that_does_not_fit_the_model(run: tuple[Path, Record, Benchmark]) -> None:
+def test_data_that_does_not_fit_the_model(run: tuple[Path, Record, GraphDataset]) -> None:
     with pytest.raises(ValueError, match="the model was trained for task=node, but rings has task=graph"):
         predict(run[0], graphs_with_values())
     with pytest.raises(ValueError, match="parts must be of train, val, test, got 'all'"):
         predict(run[0], run[2], parts=["all"])  # type: ignore[list-item]
 
 
-def test_damaged_models_are_refused(run: tuple[Path, Record, Benchmark], tmp_path: Path) -> None:
+def test_damaged_models_are_refused(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> None:
     content = bytearray((run[0] / "model.pt").read_bytes())
     content[300] ^= 1
     (tmp_path / "model.pt").write_bytes(content)
@@ -254,12 +254,13 @@ def place(folder: Path, record: Record | None, **changes: Any) -> None:
         dataclasses.replace(record, **changes).save(folder)
 
 
-def test_reports_are_made_of_records(run: tuple[Path, Record, Benchmark], tmp_path: Path) -> None:
-    record = dataclasses.replace(run[1], benchmark="pattern")
+def test_reports_are_made_of_records(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> None:
+    record = dataclasses.replace(run[1], dataset="pattern")
     for seed, value in enumerate((0.80, 0.82, 0.87)):
         place(tmp_path / "a" / str(seed), record, seed=seed, test=value)
     backbone = {**record.config, "model": {"kind": "gatedgcn"}}
     place(tmp_path / "b", record, test=0.9, family="f", config=backbone, certificate=None)
+    (tmp_path / "b" / "config.toml").unlink()  # the record alone is enough
     place(tmp_path / "c", record, status="pruned", test=None)
     place(tmp_path / "d", None)
     place(tmp_path / "e", None)
@@ -282,7 +283,7 @@ def test_reports_are_made_of_records(run: tuple[Path, Record, Benchmark], tmp_pa
 
 
 def test_what_the_paper_reports() -> None:
-    entries = tomllib.loads(resources.files("lyapflow_graph.training").joinpath("paper.toml").read_text())["benchmark"]
+    entries = tomllib.loads(resources.files("lyapflow_graph.training").joinpath("paper.toml").read_text())["dataset"]
     assert len(entries) == 15
     assert all({"gatedgcn", "tango gatedgcn", "gps", "tango gps"} <= set(entry["figures"]) for entry in entries)
     ablated = [entry["title"] for entry in entries if "tango gatedgcn non-energy" in entry["figures"]]
@@ -321,7 +322,7 @@ def test_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = TrainingConfig(loader="cluster", clusters=4, batch_size=2)
     seen = torch.cat([batch.x for batch in make_loader(data.train, training, 0, True, (0, 1))])
     assert torch.equal(seen.sort(0).values, data.train[0].x.sort(0).values)
-    record = train(small(data, loader="cluster", clusters=4), tmp_path, benchmark=data, figures=False)
+    record = train(small(data, loader="cluster", clusters=4), tmp_path, dataset=data, figures=False)
     assert record.test is not None
 
 
@@ -330,8 +331,8 @@ def test_neighbours(tmp_path: Path) -> None:
     pytest.importorskip("torch_sparse", reason="sampling of neighbours needs pyg_lib or torch_sparse")
     data = one_graph()
     config = small(data, loader="neighbor", neighbors=[2, 2], batch_size=3)
-    one = train(config, tmp_path / "one", benchmark=data, figures=False)
-    assert train(config, tmp_path / "two", benchmark=data, figures=False).test == one.test
+    one = train(config, tmp_path / "one", dataset=data, figures=False)
+    assert train(config, tmp_path / "two", dataset=data, figures=False).test == one.test
     loader = make_loader(data.train, config.training, 0, False, (0, 1))
     for batch, nodes in zip(loader, data.train[0].mask.nonzero()[:, 0].split(3), strict=True):
         assert torch.equal(batch.x[batch.mask], data.train[0].x[nodes])

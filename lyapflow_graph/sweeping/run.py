@@ -53,7 +53,7 @@ def run_sweep(
     >>> ring = torch.stack([torch.arange(6), torch.arange(1, 7) % 6])
     >>> graphs = [Data(x=torch.randn(6, 2), edge_index=ring, y=torch.randn(1, 1)) for _ in range(4)]
     >>> data = GraphDataset("rings", "graph", graphs[:2], graphs[2:3], graphs[3:], 2, 1, None, "l1", "mae")
-    >>> tables = {"data": {"name": "rings"}, "model": {"hidden_channels": 4}, "training": {"epochs": 2, "certify": 0}}
+    >>> tables = {"data": {"name": "rings"}, "model": {"hidden_channels": 4}, "training": {"epochs": 2}}
     >>> sweep = Sweep(tables, {"model.num_steps": Choices((1, 2))}, Search())
     >>> found = run_sweep(sweep, tempfile.mkdtemp(), dataset=data)
     >>> found.summary(), found.best.labels["model.num_steps"] in (1, 2)

@@ -107,9 +107,13 @@ class TrainingConfig:
         standardize: For regression: whether the readout tells labels in units of their spread on the training set,
             from their mean on; see :meth:`GraphModel.standardize`. Loss and metric are of the labels as they are.
         keep: Which weights are tested in the end: "best" on the validation set, or "last".
-        energy_every: Epochs from one look at the energy along the flow to the next, beginning with the first; on one
-            large graph a look costs about a tenth of an epoch.
-        certify: States sampled for the certificate of the trained field; 0 for none.
+        descent_weight: Initial weight of :func:`lyapflow.descent_loss` in the loss of a model with a guard; 0 for no
+            such objective. The weight grows in every epoch in which more graphs than tolerated rise or are shortened
+            by the guard, up to 1000-fold in a third of the epochs, and falls a quarter as fast in the others.
+        descent_margin: The relative decrease of the energy that the objective asks of every step.
+        descent_tolerance: The share of training graphs whose energy may rise, or that the guard may shorten.
+        guard_from: The share of epochs after which steps are guarded in training too. Evaluation is always guarded,
+            where the model has a guard. Guarding from the start hinders learning.
         deterministic: Ask torch for deterministic algorithms, which may be slower on CUDA.
         device: "auto", "cpu" or "cuda".
 
@@ -138,8 +142,10 @@ class TrainingConfig:
     clusters: int = 100
     standardize: bool = False
     keep: Literal["best", "last"] = "best"
-    energy_every: int = 5
-    certify: int = 64
+    descent_weight: float = 0.1
+    descent_margin: float = 0.05
+    descent_tolerance: float = 1e-3
+    guard_from: float = 2 / 3
     deterministic: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -153,14 +159,14 @@ class TrainingConfig:
             "clip",
             "accumulate",
             "clusters",
-            "energy_every",
         ):
             value = getattr(self, name)
             _check(value is None or value > 0, f"training.{name}", value, "positive")
-        for name in ("weight_decay", "warm_up", "min_lr", "certify"):
+        for name in ("weight_decay", "warm_up", "min_lr", "descent_weight", "descent_margin", "descent_tolerance"):
             _check(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "0 or more")
         _check(0 < self.plateau_factor < 1, "training.plateau_factor", self.plateau_factor, "between 0 and 1")
         _check(self.min_lr <= self.lr, "training.min_lr", self.min_lr, f"at most lr, {self.lr}")
+        _check(0 <= self.guard_from <= 1, "training.guard_from", self.guard_from, "between 0 and 1")
         _check(len(self.neighbors) > 0, "training.neighbors", self.neighbors, "one number for each hop")
         if self.warm_up and self.scheduler == "plateau":
             raise ConfigError(f"training.warm_up goes with the schedulers none and cosine, got {self.warm_up}")

@@ -10,7 +10,7 @@ import platform
 import resource
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +20,9 @@ import lyapflow
 
 from .config import Config
 from .files import DamagedError, read, write
-from .schema import convert, leaves_of
+from .schema import ConfigError, convert, leaves_of
 
-_FORMAT = 1
+_FORMAT = 2
 _LIBRARIES = ("torch", "torch_geometric", "lightning", "torchmetrics", "numpy")
 
 
@@ -48,7 +48,9 @@ class Record:
         test_loss: The loss there.
         seconds: Wall time, over all resumptions.
         peak_memory: In bytes: of the device where it is CUDA, else of the process.
-        certificate: What was found of the trained field, in words and as a verdict; None without an energy.
+        descent: Over the test set, as :class:`lyapflow.DescentCount` has it: in how many of the `systems` (graphs) and
+            `steps` the energy rises, and how many steps the guard shortened; None for a model without an energy and
+            for a run that was not tested.
         versions: Of Python and the libraries.
         machine: What it ran on.
 
@@ -73,7 +75,7 @@ class Record:
     test_loss: float | None
     seconds: float
     peak_memory: int
-    certificate: Mapping[str, Any] | None
+    descent: Mapping[str, int] | None
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
 
@@ -90,8 +92,6 @@ class Record:
         try:
             found = json.loads(read(path).decode("utf-8"))
             leaves_of(found)
-            if isinstance(found, dict) and "benchmark" in found:  # of records from before the name changed
-                found["dataset"] = found.pop("benchmark")
             if not isinstance(found, dict) or found.pop("format", None) != _FORMAT or set(found) != set(hints):
                 raise DamagedError(f"{path} is not a record of format {_FORMAT}")
             record = cls(**{name: _field(name, value, hints[name]) for name, value in found.items()})
@@ -136,9 +136,10 @@ def _field(name: str, value: Any, hint: Any) -> Any:
     found = convert(name, value, hint)
     if name == "config":
         convert("config.model.kind", convert("config.model", found.get("model"), Mapping).get("kind"), str)
-    if name == "certificate" and found is not None:
-        convert("certificate.holds", found.get("holds"), bool)
-        convert("certificate.sentences", found.get("sentences"), Sequence[str])
+    if name == "descent" and found is not None:
+        counts = {field.name for field in dataclasses.fields(lyapflow.DescentCount)}
+        if set(found) != counts:
+            raise ConfigError(f"descent must have {', '.join(sorted(counts))}, got {', '.join(sorted(found))}")
     return found if isinstance(found, float) else value  # lists stay lists
 
 

@@ -24,7 +24,7 @@ from ..data.dataset import GraphDataset
 from .callback import OnEpoch, RunCallback, Stopped, seed_everything
 from .checkpoint import Checkpoint, load_checkpoint
 from .config import Config, DataConfig, differences, read_toml
-from .energy_monitor import certificate_of, flow_of
+from .energy_monitor import flow_of
 from .export import export_model
 from .files import DamagedError, refuse_links, remove_leftovers, write
 from .history import History
@@ -63,7 +63,7 @@ def train(
     """Train a model, test it, and leave everything about it in a folder.
 
     The folder has `config.toml`, `metrics.csv`, TensorBoard's files, checkpoints; and in the end `model.pt`,
-    `certificate.json`, figures and `record.json`. Under `torchrun` all processes share every batch.
+    figures and `record.json`. Under `torchrun` all processes share every batch.
 
     Args:
         config: What to do.
@@ -86,7 +86,7 @@ def train(
     >>> ring = torch.stack([torch.arange(6), torch.arange(1, 7) % 6])
     >>> graphs = [Data(x=torch.randn(6, 2), edge_index=ring, y=torch.randn(1, 1)) for _ in range(4)]
     >>> data = GraphDataset("rings", "graph", graphs[:2], graphs[2:3], graphs[3:], 2, 1, None, "l1", "mae")
-    >>> config = Config(DataConfig("rings"), ModelConfig("tango", 4), TrainingConfig(epochs=2, certify=8))
+    >>> config = Config(DataConfig("rings"), ModelConfig("tango", 4), TrainingConfig(epochs=2))
     >>> record = train(config, tempfile.mkdtemp(), dataset=data)
     >>> record.status, record.epochs, record.metric
     ('finished', 2, 'mae')
@@ -188,6 +188,7 @@ class _Run:
 
     def _record(self, tested: dict[str, float] | None, figures: bool) -> Record:
         config, history, device = self.config, self.history, self.trainer.strategy.root_device
+        count = None if self.task.monitor is None else self.task.monitor.count
         kept = history.best_epoch if config.training.keep == "best" else len(history)
         record = Record(
             status="pruned" if self.callback.pruned else "untested" if tested is None else "finished",
@@ -206,7 +207,7 @@ class _Run:
             test_loss=None if tested is None else tested["loss"],
             seconds=self.callback.seconds,
             peak_memory=peak_memory(device),
-            certificate=None,
+            descent=None if tested is None or count is None else dataclasses.asdict(count),
             versions=versions(),
             machine=machine(device, self.shard[1]),
         )
@@ -217,24 +218,10 @@ class _Run:
         self.history.save(self.folder / "metrics.csv")
         if record.status != "pruned":
             export_model(self.folder / "model.pt", self.model, self.config, self.data)
-            record = self._certify(record, figures)
             if figures:
                 draw_run(self.history, self.folder)
         record.save(self.folder)
         return record
-
-    def _certify(self, record: Record, figures: bool) -> Record:
-        training = self.config.training
-        if training.certify == 0:
-            return record
-        certificate = certificate_of(self.model.cpu(), self.data.val, training.certify, self.config.seed)
-        if certificate is None:
-            return record
-        certificate.save(self.folder / "certificate.json")
-        if figures:
-            certificate.plot(self.folder / "certificate.png")
-        told = {"holds": certificate.holds, "sentences": certificate.sentences()}
-        return dataclasses.replace(record, certificate=told)
 
 
 def prepared(data: GraphDataset, config: Config) -> GraphDataset:

@@ -331,7 +331,7 @@ RECORD_KEYS = [field.name for field in dataclasses.fields(Record)]
 @pytest.fixture
 def record(tmp_path: Path) -> dict[str, Any]:
     data = graphs_with_values()
-    train(small(data, epochs=1, certify=4), tmp_path, dataset=data)
+    train(small(data, epochs=1), tmp_path, dataset=data)
     return json.loads((tmp_path / "record.json").read_text())
 
 

@@ -150,10 +150,12 @@ class TangoConv(DynamicsConv):
             descent="features" if self.ablation == "non-energy" else "gradient",
         )
 
-    def all_steps(self, x: Tensor, graphs: GraphBatch, *, states: bool = False, energies: bool = False) -> Steps | None:
+    def all_steps(
+        self, x: Tensor, graphs: GraphBatch, guard: bool, *, states: bool = False, energies: bool = False
+    ) -> Steps | None:
         """All steps in one call, for small graphs and networks of kind "gatedgcn"; see :func:`small_flow`."""
         check_edge_attr(graphs.edge_attr, self.edge_dim)
-        form = self._form()
+        form = self._form(guard)
         weights = None if form is None or is_watched(self) else self._weights()
         if form is None or weights is None:
             return None
@@ -161,7 +163,7 @@ class TangoConv(DynamicsConv):
         of_edges = [gnn.of_edges(graphs, x) if isinstance(gnn, GatedGCN) else None for gnn in networks]
         return small_flow(x, (of_edges[0], of_edges[-1]), weights, graphs, form, states, energies)
 
-    def _form(self) -> FlowForm | None:
+    def _form(self, guard: bool) -> FlowForm | None:
         gnn, alpha, beta = self.energy.gnn, self.alpha, self.beta
         if self.method != "euler" or self.granularity != "graph" or self.ablation not in (None, "gradient-flow"):
             return None
@@ -171,7 +173,7 @@ class TangoConv(DynamicsConv):
             return None
         return FlowForm(
             gnn.form, self.energy.reduction == "mean", alpha.pool == "mean", self.num_steps, self.step_size,
-            HALVINGS if self.guard else None, ROUNDINGS, self.checkpoint,
+            HALVINGS if guard else None, ROUNDINGS, self.checkpoint,
         )  # fmt: skip
 
     def _weights(self) -> FlowWeights | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..metrics import METRICS
 from .files import write
 
-ENERGY_COLUMNS = ("energy_first", "energy_last", "dissipation", "rising")
+ENERGY_COLUMNS = ("energy_first", "energy_last", "rising", "shortened", "train_violations", "descent_weight")
 
 
 @final

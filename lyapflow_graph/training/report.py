@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
+from lyapflow import DescentCount
+
 from ..metrics import METRICS
 from .files import DamagedError, write
 from .markup import html_page, html_table, markdown_table
@@ -184,8 +186,8 @@ def label(record: Record) -> str:
     model = record.config["model"]
     words = [model["kind"]]
     if model["kind"] == "tango":
-        words += [model["backbone"], *([model["ablation"]] if model.get("ablation") else [])]
-    return " ".join(words)
+        words += [model.get(name) for name in ("backbone", "ablation")]
+    return " ".join(str(word) for word in words if word)
 
 
 def paper_on(dataset: str) -> Paper | None:
@@ -208,8 +210,6 @@ def _rank(row: Row) -> float:
 
 def _cells(row: Row, paper: Paper | None) -> list[str]:
     figure = None if paper is None else paper.figures.get(row.model)
-    told = [record.certificate for record in row.records if record.certificate is not None]
-    rises = "-" if not told else f"{sum(not one['holds'] for one in told)} of {len(told)} runs"
     return [
         row.model,
         spread(row, "test"),
@@ -219,9 +219,16 @@ def _cells(row: Row, paper: Paper | None) -> list[str]:
         f"{row.records[0].parameters:,}",
         f"{statistics.fmean(record.epochs for record in row.records):.0f}",
         duration(statistics.fmean(record.seconds for record in row.records)),
-        rises,
+        rises(row.records),
         row.family,
     ]
+
+
+def rises(records: Sequence[Record]) -> str:
+    """In how many test graphs of these runs the energy rises, as tables show it."""
+    counts = [DescentCount(**record.descent) for record in records if record.descent is not None]
+    total = sum(counts, DescentCount())
+    return f"{total.rising_systems:,} of {total.systems:,}" if counts else "-"
 
 
 def spread(row: Row, name: str) -> str:

@@ -40,7 +40,7 @@ def layer(channels: int, dtype: torch.dtype = torch.float64, **options: Any) -> 
 
 def at_once(conv: TangoConv, x: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor, Tensor]:
     """The last state, all states and all energies."""
-    steps: Any = conv.all_steps(x, graphs, states=True, energies=True)
+    steps: Any = conv.all_steps(x, graphs, conv.guard, states=True, energies=True)
     return steps.last, steps.states, steps.energies
 
 
@@ -126,7 +126,7 @@ def test_threads_change_no_bit() -> None:
 def test_derivatives_are_right(options: dict[str, Any]) -> None:
     conv, graphs = layer(3, num_steps=2, **options), example()
     weights: Any = conv._weights()
-    form: Any = conv._form()
+    form: Any = conv._form(conv.guard)
     x = features(graphs, 3).requires_grad_()
 
     def function(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +141,7 @@ def test_derivatives_are_right(options: dict[str, Any]) -> None:
 
 def guarded(conv: TangoConv, x: Tensor, graphs: GraphBatch) -> tuple[Any, FlowForm]:
     weights: Any = conv._weights()
-    form: Any = conv._form()
+    form: Any = conv._form(conv.guard)
     return small_flow(x, (None, None), weights, graphs, form, states=True, energies=True), form
 
 
@@ -177,7 +177,7 @@ def test_a_guard_shortens_the_steps_of_the_graphs_whose_energy_would_rise() -> N
 
 def test_a_state_that_is_not_finite_fails_as_ever() -> None:
     conv, graphs = layer(4, step_size=1e200), example()
-    assert conv.all_steps(features(graphs), graphs) is None
+    assert conv.all_steps(features(graphs), graphs, conv.guard) is None
     with pytest.raises(SolveError):
         conv(features(graphs), graphs)
 
@@ -199,16 +199,16 @@ def test_a_state_that_is_not_finite_fails_as_ever() -> None:
 )
 def test_other_options_go_step_by_step(options: dict[str, Any]) -> None:
     conv, graphs = layer(4, **options), example()
-    assert conv.all_steps(features(graphs), graphs) is None
+    assert conv.all_steps(features(graphs), graphs, conv.guard) is None
     assert conv(features(graphs), graphs).shape == (10, 4)
 
 
 def test_large_graphs_and_scattered_nodes_go_step_by_step() -> None:
     conv, large = layer(2), hub(2000)
-    assert conv.all_steps(features(large, 2), large) is None
+    assert conv.all_steps(features(large, 2), large, conv.guard) is None
     mixed = renumbered(example(), torch.tensor([5, 0, 6, 1, 2, 3, 4, 7, 8, 9]))
     x = features(mixed, 2)
-    assert conv.all_steps(x, mixed) is None
+    assert conv.all_steps(x, mixed, conv.guard) is None
     assert conv(x, mixed).shape == x.shape
 
 

@@ -88,8 +88,8 @@ def test_a_training_step_goes_the_way_that_is_drawn(tmp_path: Path) -> None:
     # Not Euler's method, whose steps may all be taken in one kernel.
     config = Config(
         DataConfig("x"),
-        ModelConfig("tango", 4, {"num_steps": 2, "method": "heun"}),
-        TrainingConfig(epochs=1, certify=0),
+        ModelConfig("tango", 4, {"num_steps": 2, "method": "heun", "guard": True}),
+        TrainingConfig(epochs=1),
     )
     before = sys.getprofile()
     sys.setprofile(note)

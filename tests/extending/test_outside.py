@@ -17,7 +17,7 @@ from lyapflow_graph.data.registry import ENTRIES
 from lyapflow_graph.dynamics import DYNAMICS
 from lyapflow_graph.losses import LOSSES
 from lyapflow_graph.metrics import METRICS
-from lyapflow_graph.training import Config, ConfigError, Record, load_config, load_model
+from lyapflow_graph.training import Config, ConfigError, DamagedError, Record, load_config, load_model
 
 FILES = {
     "own_backbone": """
@@ -93,7 +93,6 @@ name = "own-rings"
 hidden_channels = 4
 [training]
 epochs = 1
-certify = 0
 """
 MODELS = {
     "own_backbone": 'kind = "own_backbone:own"\ngain = 0.5\nnorm = "none"',
@@ -129,7 +128,7 @@ def test_a_run_of_parts_from_outside(folder: Path, model: str) -> None:
     assert "rmse: validation" in done.stdout
     record = Record.load(folder / "run")
     assert record.metric == "rmse"
-    with pytest.raises(ConfigError, match="has to be imported by the one who uses it"):
+    with pytest.raises(DamagedError, match="has to be imported by the one who uses it"):
         load_model(folder / "run")  # a file of a model imports nothing
     load_config(folder / "run.toml")
     __import__("own_data")

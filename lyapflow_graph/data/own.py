@@ -151,9 +151,15 @@ def _graphs(path: Path, arrays: dict[str, np.ndarray]) -> GraphSet:
             raise DamagedDataError(f"{path}: {name!r} has {rows} rows, which are not its {wanted}")
         pointers[name] = options[0]
     try:
-        return GraphSet(tensors, pointers, nodes)
+        graphs = GraphSet(tensors, pointers, nodes)
     except ValueError as error:
         raise DamagedDataError(f"{path}: {error}") from None
+    index, sizes = tensors["edge_index"], nodes.diff().repeat_interleave(edges.diff())
+    if index.ndim != 2 or len(index) != 2 or bool(((index < 0) | (index >= sizes)).any()):
+        raise DamagedDataError(
+            f"{path}: 'edge_index' must be [2, edges] of nodes of their graph, counted from 0 in each"
+        )
+    return graphs
 
 
 def _split(name: str, graphs: GraphSet, split: int, choices: Choices, source: dict[str, str]) -> GraphDataset:

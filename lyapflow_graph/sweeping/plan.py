@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ..training.config import Config, differences, import_named, read_toml, set_text, set_value
+from ..training.config import Config, differences, import_named, marked, read_toml, set_text, set_value
 from ..training.schema import ConfigError, check_names, convert, from_text
 from ..training.toml import to_toml
 from .space import Dimension, Label, grid, read_space
@@ -117,6 +117,7 @@ class Sweep:
             labels: Of the values of all keys that vary.
             seed: Of the run.
         """
+        check_names("", labels, self.space)
         values = {key: self.space[key].value(label) for key, label in labels.items()}
         return _config(self._changed(values) | {"seed": seed})
 
@@ -174,13 +175,21 @@ def load_sweep(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     >>> load_sweep(file, ["sweep.trials=50"]).search.trials
     50
     """
-    tables = read_toml(path)
+    return _sweep(Path(path), read_toml(path), overrides)
+
+
+def sweep_in(folder: Path) -> Sweep:
+    """The sweep of a folder, which may be somebody else's: what it names is not imported."""
+    return _sweep(folder / "sweep.toml", marked(read_toml(folder / "sweep.toml")), ())
+
+
+def _sweep(path: Path, tables: dict[str, Any], overrides: Iterable[str]) -> Sweep:
     try:
         if "sweep" not in tables:
             raise ConfigError("there is no table [sweep]; `lyapflow train` takes files without one")
         own = dict(convert("sweep", tables.pop("sweep"), Mapping))
         space = own.pop("space", {})
-        tables = _named(Path(path), own, tables)
+        tables = _named(path, own, tables)
         for override in overrides:
             _override(own, tables, override)
         return _made(own, space, tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -151,7 +152,9 @@ class Trials:
         self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _is_dead(self, worker: str | None) -> bool:
-        if worker is None:  # killed before it could say so; nobody else is claiming now
+        # Without a name it was killed before it could say so: nobody else is claiming now. Any other that no worker
+        # gives itself is not a name of a file here.
+        if worker is None or not re.fullmatch(r"\d+-[0-9a-f]{12}", worker):
             return True
         path = self._lock_of(worker)
         try:

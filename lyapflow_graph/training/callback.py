@@ -21,6 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import Config
+from .files import DamagedError
 from .history import History
 from .loaders import Loader, mix
 from .module import GraphTask
@@ -133,9 +134,12 @@ class RunCallback(pl.Callback):
         if self._restored is not None:
             assert isinstance(pl_module, GraphTask)
             assert pl_module.schedule is not None
-            trainer.optimizers[0].load_state_dict(dict(self._restored.optimizer))
-            pl_module.schedule.load_state_dict(dict(self._restored.scheduler))
-            trainer.precision_plugin.load_state_dict(dict(self._restored.precision))
+            try:
+                trainer.optimizers[0].load_state_dict(dict(self._restored.optimizer))
+                pl_module.schedule.load_state_dict(dict(self._restored.scheduler))
+                trainer.precision_plugin.load_state_dict(dict(self._restored.precision))
+            except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+                raise DamagedError(f"the checkpoint in {self.folder} is not of this optimizer: {error!r}") from error
             trainer.should_stop = pl_module.schedule.is_over
             self._restored = None
         if trainer.is_global_zero:

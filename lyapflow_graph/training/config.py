@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from lyapflow.importing import import_object
+from lyapflow.importing import NameFromFile, import_object
 from lyapflow.registry import Registry
 
 from ..backbones import BACKBONES
@@ -20,7 +21,7 @@ from ..dynamics import DYNAMICS
 from ..losses import LOSSES
 from ..metrics import METRICS
 from .model import options_of, resolved
-from .schema import ConfigError, check_names, convert, from_text
+from .schema import ConfigError, check_names, convert, from_text, leaves_of
 from .toml import to_toml
 
 
@@ -216,6 +217,11 @@ class Config:
         return to_toml(self.to_dict())
 
     @classmethod
+    def from_file(cls, tables: Mapping[str, Any]) -> Config:
+        """From tables of a model, a record or the folder of a run: as :meth:`from_dict`, but they name no code."""
+        return cls.from_dict(marked(convert("config", tables, Mapping)))
+
+    @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
         """From tables, as :meth:`to_dict` gives them or a TOML file has them."""
         check_names("", tables, [field.name for field in dataclasses.fields(cls)])
@@ -248,7 +254,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     16
     """
     written = Path(path).suffix != ".json"
-    tables = read_toml(path) if written else _read_record(path)
+    tables = read_toml(path) if written else marked(_read_record(path))
     for override in overrides:
         set_text(tables, override)
     if written:
@@ -262,9 +268,27 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+        text = Path(path).read_text(encoding="utf-8")
+        if _LONG_KEY.search(text):
+            raise ConfigError("it has a key of more than 50 parts")
+        found = tomllib.loads(text)
+        leaves_of(found)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a TOML file of a configuration: {error}") from error
+    return found
+
+
+def marked(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of a file that the user did not write, whose texts import no code."""
+
+    def mark(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: mark(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [mark(one) for one in value]
+        return NameFromFile(value) if isinstance(value, str) else value
+
+    return {name: mark(value) for name, value in tables.items()}
 
 
 def import_named(tables: Mapping[str, Any]) -> None:
@@ -277,7 +301,7 @@ def import_named(tables: Mapping[str, Any]) -> None:
     found: list[tuple[Any, Registry[Any]]] = [(options.get("loss"), LOSSES), (options.get("metric"), METRICS)]
     found += [(name, BACKBONES) for name in (model.get("backbone"), model.get("local"), inside.get("local"))]
     kind = model.get("kind")
-    if isinstance(kind, str) and ":" in kind:
+    if isinstance(kind, str) and ":" in kind and kind not in {*DYNAMICS, *BACKBONES}:
         made = import_object(kind, "a kind of model")
         dynamics = isinstance(made, type) and issubclass(made, DynamicsConv)
         found.append((kind, DYNAMICS if dynamics else BACKBONES))
@@ -293,8 +317,10 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _read_record(path: str | Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(Path(path).read_text(encoding="utf-8"))["config"])
-    except (ValueError, KeyError, TypeError) as error:
+        found = dict(json.loads(Path(path).read_text(encoding="utf-8"))["config"])
+        leaves_of(found)
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} is not the record of a run: {error}") from error
 
 
@@ -310,6 +336,8 @@ def differences(one: Config, other: Config) -> list[str]:
     return [f"{key}: {a.get(key)} / {b.get(key)}" for key in changed]
 
 
+# For which the parser takes memory that grows with the square of the parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50}""")
 _PLACES = (("data", "root"), ("training", "device"))  # where a run happens is no part of what it is
 
 
@@ -324,6 +352,8 @@ def _plain(value: Any) -> Any:
     """With lists and dictionaries only, as TOML and JSON have them."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return str(value)  # without the mark of a NameFromFile, which files do not have
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 

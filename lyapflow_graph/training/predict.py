@@ -68,8 +68,9 @@ def predict(
 
     Args:
         run: The folder of a run, or a file of `lyapflow export`.
-        data: As :func:`lyapflow_graph.data.load` takes it, or the data itself; by default that of the run. It gets the
-            positional encodings that the model was trained with.
+        data: As :func:`lyapflow_graph.data.load` takes it, or the data itself; by default that of the run, unless that
+            is code (`module:object`), which is imported only if it is given here. It gets the positional encodings
+            that the model was trained with.
         parts: Which parts of it.
         root: The folder of the files; by default that of the run.
 
@@ -100,10 +101,9 @@ def _data_of(exported: Exported, data: str | GraphDataset | None, root: str | No
     if isinstance(data, GraphDataset):
         return prepared(data, exported.config)
     given = exported.config.data
-    same = data is None or data == given.name
     # Options belong to the data of the run; other data is taken as it is, with the encodings that the model needs.
-    changed = given if same else dataclasses.replace(given, name=str(data), split=0, options={})
-    changed = dataclasses.replace(changed, root=root or given.root)
+    changed = given if data in (None, given.name) else dataclasses.replace(given, split=0, options={})
+    changed = dataclasses.replace(changed, name=data or given.name, root=root or given.root)
     return prepared(load_dataset(changed), dataclasses.replace(exported.config, data=changed))
 
 

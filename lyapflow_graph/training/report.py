@@ -186,8 +186,8 @@ def label(record: Record) -> str:
     model = record.config["model"]
     words = [model["kind"]]
     if model["kind"] == "tango":
-        words += [model["backbone"], *([model["ablation"]] if model.get("ablation") else [])]
-    return " ".join(words)
+        words += [model.get(name) for name in ("backbone", "ablation")]
+    return " ".join(str(word) for word in words if word)
 
 
 def paper_on(dataset: str) -> Paper | None:

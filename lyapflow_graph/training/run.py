@@ -18,13 +18,15 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch_geometric.data import Data
 
+from lyapflow.importing import NameFromFile
+
 from ..data.dataset import GraphDataset
 from .callback import OnEpoch, RunCallback, Stopped, seed_everything
 from .checkpoint import Checkpoint, load_checkpoint
-from .config import Config, DataConfig, differences, load_config
+from .config import Config, DataConfig, differences, read_toml
 from .energy_monitor import flow_of
 from .export import export_model
-from .files import remove_leftovers, write
+from .files import DamagedError, refuse_links, remove_leftovers, write
 from .history import History
 from .labels import check_labels, regression_labels
 from .loaders import make_loader
@@ -96,6 +98,7 @@ def train(
         if not (test and record.status == "untested"):
             return record
     if rank == 0:
+        refuse_links(folder)
         _check_folder(config, folder, resume)
     with _settled(), isolate_rng():
         data = load_dataset(config.data) if dataset is None else dataset
@@ -148,7 +151,11 @@ class _Run:
                 f"the checkpoint in {self.folder} has other metrics than the configuration: {checkpoint.columns}"
             )
         self.history = History(self.data.metric, flow_of(self.model) is not None, checkpoint.history)
-        self.model.load_state_dict(dict(checkpoint.weights))
+        try:
+            for weights in (checkpoint.best, checkpoint.weights):
+                self.model.load_state_dict(dict(weights))
+        except RuntimeError as error:
+            raise DamagedError(f"the checkpoint in {self.folder} is not of this model: {error}") from error
 
     def complete(self, figures: bool) -> Record:
         if self.shard[0] == 0:
@@ -241,6 +248,8 @@ def load_dataset(data: DataConfig) -> GraphDataset:
     """The data that a configuration names."""
     from ..data import load
 
+    if isinstance(data.name, NameFromFile) and "download" in data.options:
+        raise ConfigError(f"data.options of {data.name}: a file cannot ask for a download; give the data yourself")
     try:
         return load(data.name, data.root, split=data.split, pe=data.pe, **data.options)
     except TypeError as error:
@@ -288,7 +297,7 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
 
 
 def _check_same(config: Config, folder: Path) -> None:
-    found = differences(load_config(folder / "config.toml"), config)
+    found = differences(Config.from_file(read_toml(folder / "config.toml")), config)
     if found:
         raise ConfigError(f"the run in {folder} has another configuration (there / here): {'; '.join(found)}")
 

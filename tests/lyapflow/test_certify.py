@@ -278,3 +278,17 @@ def test_on_every_device(device: torch.device) -> None:
     certificate = certify(field, torch.randn(3, 2, device=device), steps=3, step_size=0.01, samples=4)
     assert certificate.holds
     assert "no violation was seen" in str(certificate)
+
+
+def test_a_guarded_flow_is_certified_as_it_steps() -> None:
+    torch.manual_seed(0)
+    field, h = LyapunovField(Quadratic([1.0, 30.0])), torch.randn(8, 2)
+    plain, guarded = (
+        certify(Flow(field, steps=5, step_size=0.2, guard=guard), h, samples=20) for guard in (False, True)
+    )
+    assert not plain.holds
+    assert guarded.holds
+    assert (guarded.method, guarded.dissipative) == ("guarded euler", True)
+    assert bool(torch.isinf(guarded.largest_step).all())
+    assert guarded.sampled.stepping is not None
+    assert int(guarded.sampled.stepping.sum()) == 0

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -42,31 +38,3 @@ def _devices() -> list[object]:
 @pytest.fixture(params=_devices())
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs `lyapflow` with some arguments: its exit code, and what it printed as output and as errors."""
-    from lyapflow.cli import main
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        written = capsys.readouterr()
-        code = stopped.value.code
-        return code if isinstance(code, int) else 0, written.out, written.err
-
-    return run
-
-
-@pytest.fixture
-def types_hold() -> Callable[[str], None]:
-    """Runs a script under jaxtyping's import hook, whose last error and line show that the hook was at work."""
-
-    def run(script: str) -> None:
-        root = Path(__file__).parent
-        done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stdout.split() == ["jaxtyping", "checked"]
-
-    return run

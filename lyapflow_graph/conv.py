@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,6 @@ from solvers.guarded import steps_taken
 
 from .batch import GraphBatch, as_graphs, check_features, count_nodes
 from .kernels.flow import Steps
-
-
-class FlowOptions(TypedDict, total=False):
-    """How a field is followed: the arguments that all :class:`DynamicsConv` have in common."""
-
-    num_steps: int
-    step_size: float
-    method: str | Method
-    checkpoint: bool
-    guard: bool
 
 
 class DynamicsConv(nn.Module, ABC):

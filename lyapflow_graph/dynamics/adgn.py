@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Unpack, final
+from typing import final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lyapflow.layers import activation_named
+from solvers import Method
 
 from ..backbones.pyg import call_network
 from ..batch import GraphBatch
-from ..conv import FlowOptions
 from .aggregation import (
     antisymmetrized,
     check_monotone,
@@ -42,7 +42,7 @@ class ADGN(GraphDynamics):
         gamma: Damping, not negative.
         activation: :math:`\sigma`, by name, one that never decreases: "tanh", "softplus", "elu", "relu" or "identity".
         bias: Whether there is b.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import ADGN
@@ -57,9 +57,12 @@ class ADGN(GraphDynamics):
         gamma: float = 0.1,
         activation: str = "tanh",
         bias: bool = True,
-        **flow: Unpack[FlowOptions],
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
     ) -> None:
-        super().__init__(channels, **flow)
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         check_monotone(activation)
         self.activation, self.act = activation, activation_named(activation)
         self.gamma = check_not_negative("gamma", gamma)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Unpack, final
+from typing import final
 
 from lyapflow import LyapunovField
+from solvers import Method
 
 from ..batch import GraphBatch
-from ..conv import DynamicsConv, FlowOptions
+from ..conv import DynamicsConv
 from ..dirichlet import DirichletEnergy
 from .field import refuse_edge_attr
 from .registry import register_dynamics
@@ -30,7 +31,7 @@ class DGC(DynamicsConv):
     Args:
         channels: Features of a node, in and out.
         normalized: Whether L is the normalised Laplacian.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import DGC
@@ -39,8 +40,16 @@ class DGC(DynamicsConv):
     tensor([1.0000, 1.0000, 1.0000])
     """
 
-    def __init__(self, channels: int, normalized: bool = True, **flow: Unpack[FlowOptions]) -> None:
-        super().__init__(channels, **flow)
+    def __init__(
+        self,
+        channels: int,
+        normalized: bool = True,
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         self.dirichlet = DirichletEnergy(normalized)
 
     def bind(self, graphs: GraphBatch) -> LyapunovField:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Unpack, final
+from typing import final
 
 from torch import Tensor
 
+from solvers import Method
 from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
-from ..conv import FlowOptions
 from .aggregation import square, symmetric_neighbours, symmetrized
 from .field import GraphDynamics
 from .registry import register_dynamics
@@ -33,7 +33,7 @@ class GRAFF(GraphDynamics):
 
     Args:
         channels: Features of a node, in and out.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import GRAFF
@@ -43,8 +43,15 @@ class GRAFF(GraphDynamics):
     True
     """
 
-    def __init__(self, channels: int, **flow: Unpack[FlowOptions]) -> None:
-        super().__init__(channels, **flow)
+    def __init__(
+        self,
+        channels: int,
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         self.own, self.pair = square(channels), square(channels)
 
     @property

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
+from solvers import Method
+
 from ..batch import GraphBatch
-from ..conv import FlowOptions
 from .field import GraphDynamics
 from .registry import register_dynamics
 
@@ -36,7 +37,7 @@ class GRAND(GraphDynamics):
         attention_channels: Width of queries and of keys, of all heads together; by default `channels`.
         linear: Whether attention is that of the features at the start, so that the equation is linear in them. A state
             of the flow then holds these beside the features, `[num_nodes, 2 * channels]`, and they do not move.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import GRAND
@@ -54,9 +55,12 @@ class GRAND(GraphDynamics):
         heads: int = 1,
         attention_channels: int | None = None,
         linear: bool = False,
-        **flow: Unpack[FlowOptions],
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
     ) -> None:
-        super().__init__(channels, **flow)
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         width = channels if attention_channels is None else attention_channels
         if heads < 1 or width < 1 or width % heads:
             raise ValueError(f"heads must divide attention_channels, got {heads} heads for {width} channels")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack, final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lyapflow.layers import activation_named
+from solvers import Method
 from solvers.typing import PerSystem
 
 from ..backbones.pyg import call_network
 from ..batch import GraphBatch
-from ..conv import FlowOptions
 from .aggregation import (
     check_not_negative,
     normalized_neighbours,
@@ -54,7 +54,7 @@ class GraphCON(SecondOrder):
         gamma: The oscillators' own stiffness, not negative.
         damping: :math:`\alpha`, not negative.
         symmetric: Whether A and W are made symmetric.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import GraphCON
@@ -73,9 +73,12 @@ class GraphCON(SecondOrder):
         gamma: float = 1.0,
         damping: float = 1.0,
         symmetric: bool = False,
-        **flow: Unpack[FlowOptions],
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
     ) -> None:
-        super().__init__(channels, **flow)
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         if symmetric and coupling is not None:
             raise ValueError("symmetric=True is about the coupling D^-1/2 A D^-1/2 X W; it cannot be had with another")
         self.coupling: Any = square(channels, bias=True) if coupling is None else coupling

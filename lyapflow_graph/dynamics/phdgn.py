@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Unpack, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from solvers import Method
 from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
-from ..conv import FlowOptions
 from .aggregation import check_not_negative, log_cosh, normalized_neighbours, square
 from .field import SecondOrder
 from .registry import register_dynamics
@@ -36,7 +36,7 @@ class PHDGN(SecondOrder):
         channels: Features of a node, in and out.
         damping: :math:`\delta`, not negative.
         bias: Whether there is b.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import PHDGN
@@ -46,8 +46,17 @@ class PHDGN(SecondOrder):
     True
     """
 
-    def __init__(self, channels: int, damping: float = 0.0, bias: bool = True, **flow: Unpack[FlowOptions]) -> None:
-        super().__init__(channels, **flow)
+    def __init__(
+        self,
+        channels: int,
+        damping: float = 0.0,
+        bias: bool = True,
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         self.damping = check_not_negative("damping", damping)
         self.positions, self.momenta = _Potential(channels, bias), _Potential(channels, bias)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack, final
+from typing import final
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from lyapflow.layers import activation_named
+from solvers import Method
 from solvers.typing import PerSystem
 
 from ..batch import GraphBatch
-from ..conv import FlowOptions
 from .aggregation import antisymmetrized, check_monotone, log_cosh, mean_neighbours, square
 from .field import GraphDynamics
 from .registry import register_dynamics
@@ -40,7 +40,7 @@ class SWAN(GraphDynamics):
         beta: How much of the part that is antisymmetric in space is added.
         activation: :math:`\sigma`, by name, one that never decreases: "tanh", "softplus", "elu", "relu" or "identity".
         bias: Whether there is b.
-        flow: `num_steps`, `step_size`, `method`, `checkpoint` and `guard`, as for :class:`lyapflow_graph.DynamicsConv`.
+        num_steps, step_size, method, checkpoint: As for :class:`lyapflow_graph.DynamicsConv`.
 
     >>> import torch
     >>> from lyapflow_graph.dynamics import SWAN
@@ -56,9 +56,12 @@ class SWAN(GraphDynamics):
         beta: float = 1.0,
         activation: str = "tanh",
         bias: bool = True,
-        **flow: Unpack[FlowOptions],
+        num_steps: int = 8,
+        step_size: float = 0.1,
+        method: str | Method = "euler",
+        checkpoint: bool = False,
     ) -> None:
-        super().__init__(channels, **flow)
+        super().__init__(channels, num_steps, step_size, method, checkpoint)
         check_monotone(activation)
         self.activation, self.act = activation, activation_named(activation)
         if not math.isfinite(beta):

@@ -13,7 +13,6 @@ from torch import nn
 from lyapflow.registry import UnknownNameError, meant
 
 from ..backbones import BACKBONES, make_backbone
-from ..conv import DynamicsConv, FlowOptions
 from ..data.dataset import GraphDataset
 from ..dynamics import DYNAMICS
 from ..models import GraphModel, GraphNet, Tango
@@ -143,10 +142,8 @@ def _without_defaults(made: Any) -> dict[str, Option]:
 def _options(made: Any) -> dict[str, Option]:
     call = made.__init__ if inspect.isclass(made) else made
     hints = typing.get_type_hints(call)
-    found: dict[str, Option] = {}
+    found = {}
     for name, parameter in inspect.signature(call).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and typing.get_args(hints.get(name)) == (FlowOptions,):
-            found |= _options(DynamicsConv)
         # A parameter without a default is given by what makes the network.
         if parameter.kind is parameter.VAR_KEYWORD or name in _FIXED or parameter.default is parameter.empty:
             continue

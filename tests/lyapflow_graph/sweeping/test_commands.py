@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_from_a_file_to_the_best(command: Callable[..., tuple[int, str, str]], project: Path) -> None:
-    code, text, problems = command("sweep", "rings.toml", "--set", "sweep.trials=2", "--set", "training.epochs=1")
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(["sweep", *arguments])
+    written = capsys.readouterr()
+    code = stopped.value.code
+    return code if isinstance(code, int) else 0, written.out, written.err
+
+
+def test_from_a_file_to_the_best(capsys: pytest.CaptureFixture[str], project: Path) -> None:
+    code, text, problems = run(capsys, "rings.toml", "--set", "sweep.trials=2", "--set", "training.epochs=1")
     assert (code, problems) == (0, "")
     assert "sweep: sweeps/rings, up to 2 trials" in text
     assert "2 trials: 2 complete" in text
     assert "written: sweeps/rings/best.toml, sweeps/rings/sweep.md, sweeps/rings/sweep.html" in text
-    code, _, problems = command("sweep", "rings.toml", "--set", "sweep.trials=2", "--set", "training.epochs=1")
+    code, _, problems = run(capsys, "rings.toml", "--set", "sweep.trials=2", "--set", "training.epochs=1")
     assert code == 2
     assert "has a sweep already" in problems
     with pytest.raises(SystemExit) as stopped:
@@ -47,19 +54,19 @@ def test_from_a_file_to_the_best(command: Callable[..., tuple[int, str, str]], p
         (["rings.toml", "--set", "sweep.max_parameters=1"], "no trial was completed; sweeps/rings/sweep.md says why"),
     ],
 )
-def test_errors_are_a_line(arguments: list[str], message: str, command: Callable[..., tuple[int, str, str]]) -> None:
-    code, _, problems = command("sweep", *arguments)
+def test_errors_are_a_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, problems = run(capsys, *arguments)
     assert code == 2
     assert problems.startswith("error: ")
     assert message in problems
     assert len(problems.strip().splitlines()) == 1
 
 
-def test_interrupting(command: Callable[..., tuple[int, str, str]], project: Path) -> None:
+def test_interrupting(capsys: pytest.CaptureFixture[str], project: Path) -> None:
     timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        code, _, problems = command("sweep", "rings.toml", "-o", "x", "--set", "training.epochs=100000")
+        code, _, problems = run(capsys, "rings.toml", "-o", "x", "--set", "training.epochs=100000")
     finally:
         timer.cancel()
     assert code == 130

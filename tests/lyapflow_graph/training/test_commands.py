@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import lyapflow_graph.data
+from lyapflow.cli import main
 from lyapflow_graph.training import Record, load_model
 from tests.lyapflow_graph.training.cases import graphs_with_values
 
@@ -38,38 +38,46 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_from_a_file_to_predictions(command: Callable[..., tuple[int, str, str]], project: Path) -> None:
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    written = capsys.readouterr()
+    code = stopped.value.code
+    return code if isinstance(code, int) else 0, written.out, written.err
+
+
+def test_from_a_file_to_predictions(capsys: pytest.CaptureFixture[str], project: Path) -> None:
     for seed in ("0", "1"):
-        code, text, problems = command("train", "tango.toml", "--set", f"seed={seed}", "--set", "model.num_steps=3")
+        code, text, problems = run(capsys, "train", "tango.toml", "--set", f"seed={seed}", "--set", "model.num_steps=3")
         assert (code, problems) == (0, "")
         assert "mae: validation" in text
     folders = sorted((project / "runs" / "tango").iterdir())
     assert [folder.name.rsplit("-", 1)[1] for folder in folders] == ["0", "1"]
-    code, _, problems = command("train", "tango.toml", "--set", "model.num_steps=3")
+    code, _, problems = run(capsys, "train", "tango.toml", "--set", "model.num_steps=3")
     assert code == 2
     assert "has a run already" in problems
-    code, text, _ = command("train", "tango.toml", "--set", "model.num_steps=3", "--resume")
+    code, text, _ = run(capsys, "train", "tango.toml", "--set", "model.num_steps=3", "--resume")
     assert code == 0
 
     again = project / "again" / "record.json"  # with nothing else of the run beside it
     again.parent.mkdir()
     again.write_bytes((folders[0] / "record.json").read_bytes())
-    code, _, problems = command("train", str(again), "--set", "training.device=cpu")
+    code, _, problems = run(capsys, "train", str(again), "--set", "training.device=cpu")
     assert (code, problems) == (0, "")
     (repeated,) = (project / "runs" / "again").iterdir()
     assert Record.load(repeated).test == Record.load(folders[0]).test
 
-    code, text, problems = command("report", "runs/tango")
+    code, text, problems = run(capsys, "report", "runs/tango")
     assert code == 0
     assert "| tango gatedgcn |" in text
     assert (project / "runs" / "tango" / "report.html").exists()
 
-    code, text, _ = command("predict", str(folders[0]), "rings", "-o", "out.parquet")
+    code, text, _ = run(capsys, "predict", str(folders[0]), "rings", "-o", "out.parquet")
     assert code == 0
     assert "11 predictions: out.parquet" in text
     assert "HOLDS: the energy rises in 0 of 11 graphs" in text
 
-    code, text, _ = command("export", str(folders[0]), "-o", "tango.pt")
+    code, text, _ = run(capsys, "export", str(folders[0]), "-o", "tango.pt")
     assert code == 0
     assert load_model("tango.pt").hidden_channels == 4
 
@@ -87,27 +95,27 @@ def test_from_a_file_to_predictions(command: Callable[..., tuple[int, str, str]]
         (["export", "nowhere"], "there is no model"),
     ],
 )
-def test_errors_are_a_line(arguments: list[str], message: str, command: Callable[..., tuple[int, str, str]]) -> None:
-    code, _, problems = command(*arguments)
+def test_errors_are_a_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, problems = run(capsys, *arguments)
     assert code == 2
     assert problems.startswith("error: ")
     assert message in problems
     assert len(problems.strip().splitlines()) == 1
 
 
-def test_interrupting_a_command(command: Callable[..., tuple[int, str, str]]) -> None:
+def test_interrupting_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        code, _, problems = command("train", "tango.toml", "--set", "training.epochs=100000", "--folder", "x")
+        code, _, problems = run(capsys, "train", "tango.toml", "--set", "training.epochs=100000", "--folder", "x")
     finally:
         timer.cancel()
     assert code == 130
     assert "The same command with --resume goes on from there" in problems
 
 
-def test_help_names_the_commands(command: Callable[..., tuple[int, str, str]]) -> None:
-    code, text, _ = command("--help")
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "--help")
     assert code == 0
     assert all(name in text for name in ("solvers", "train", "report", "predict", "export"))
 

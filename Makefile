@@ -16,7 +16,7 @@ REQUIRE_311 := import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test lint types format bench results docs clean distclean
+.PHONY: help demo examples test mutants lint types format bench results docs clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ help: ## list the targets
 	@echo '  PIP_ARGS=...           extra arguments to pip install'
 	@echo '  PYTEST_ARGS="-x -k x"  instead of "$(PYTEST_ARGS)"'
 
-demo: $(VENV)/.stamp-dev ## train TANGO and its backbone in three minutes, with figures and a report in demo/
+demo: $(VENV)/.stamp-dev ## train TANGO with guaranteed descent in three minutes, with figures and a report in demo/
 	$(PY) -m examples.demo
 
 examples: $(VENV)/.stamp-dev ## show solvers, fields, certificates, learned dynamics and graphs at work, one by one
@@ -38,6 +38,9 @@ examples: $(VENV)/.stamp-dev ## show solvers, fields, certificates, learned dyna
 
 test: $(VENV)/.stamp-dev ## run the tests and the doctests
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+mutants: $(VENV)/.stamp-dev ## break the code in known ways, and see whether the tests notice; half an hour
+	$(PY) tests/mutants.py
 
 lint: $(VENV)/.stamp-dev ## check style and format
 	$(PY) -m ruff check .

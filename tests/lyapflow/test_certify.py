@@ -27,6 +27,7 @@ from lyapflow import (
     certify,
 )
 from lyapflow.binomial import clopper_pearson
+from lyapflow.certify import _rise, _worst
 from solvers import Status, methods
 
 FIXED_DISSIPATIVE = [name for name, method in methods().items() if method.dissipative and not method.adaptive]
@@ -292,3 +293,9 @@ def test_a_guarded_flow_is_certified_as_it_steps() -> None:
     assert bool(torch.isinf(guarded.largest_step).all())
     assert guarded.sampled.stepping is not None
     assert int(guarded.sampled.stepping.sum()) == 0
+
+
+def test_a_lost_energy_is_a_rise_and_the_worst_is_told() -> None:
+    energy = torch.tensor([[1.0, 3.0], [float("nan"), 2.0]])
+    assert _rise(energy, torch.zeros_like(energy)).tolist() == [float("inf"), 0.0]
+    assert _worst([torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([2.0])]).tolist() == [3.0]

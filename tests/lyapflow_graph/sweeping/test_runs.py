@@ -285,7 +285,7 @@ def test_what_a_storage_says_is_of_the_sweep(tmp_path: Path) -> None:
 
 
 def test_what_mattered(tmp_path: Path) -> None:
-    space = {"training.lr": Choices((1e-3, 3.0)), "training.descent_margin": Choices((0.01, 0.02))}
+    space = {"training.lr": Choices((1e-3, 3.0)), "training.descent_margin": Choices((0.01, 0.02, 0.05, 0.1))}
     found = run_sweep(small(space, Search()), tmp_path, dataset=graphs_with_values())
     assert set(found.importance) == set(space)
     assert found.importance["training.lr"] > found.importance["training.descent_margin"]

@@ -105,7 +105,7 @@ def small_flow(
     flat = list(_flat(weights))
     if not (cpu.has_flow and h.shape[1] <= MOST_CHANNELS and graphs.largest_graph <= MOST_NODES):
         return None
-    if graphs.node_ptr is None or not fits(h, *of_edges, *flat):
+    if graphs.node_ptr is None or len(h) == 0 or not fits(h, *of_edges, *flat):  # no node, no block to write gradients
         return None
     if max(len(weights.layers), len(weights.tangent.layers) if weights.tangent else 0) > _MOST_LAYERS:
         return None

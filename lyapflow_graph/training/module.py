@@ -72,7 +72,7 @@ class GraphTask(pl.LightningModule):
             self._train_monitor.add(solution)
             loss = self._loss(prediction, batch)
             if self.descent_weight > 0:
-                graphs = torch.tensor(float(solution.energy.shape[1]), device=self.device)
+                graphs = solution.energy.new_tensor(float(solution.energy.shape[1]))
                 share = graphs / self._over_all(graphs).clamp(min=1)
                 loss = loss + self.descent_weight * share * descent_loss(solution.energy, self.settings.descent_margin)
         # The gradients of the processes are averaged; the loss of the batch is the sum of their shares.

@@ -14,7 +14,7 @@ from lyapflow_graph import GraphBatch, Tango, TangoConv
 from lyapflow_graph.kernels import cpu, kernel_backend
 from lyapflow_graph.kernels.flow import FlowForm, flow_in_steps, small_flow
 from solvers import SolveError
-from tests.lyapflow_graph.cases import assert_close, batches, example, features, renumbered
+from tests.lyapflow_graph.cases import CHANNELS, assert_close, batches, example, features, renumbered
 from tests.lyapflow_graph.test_kernels import WIDTHS, hub
 
 pytestmark = pytest.mark.skipif(not cpu.has_flow, reason="the kernels were not compiled here")
@@ -236,3 +236,15 @@ def test_a_model_trains_alike_in_one_call_and_step_by_step(monkeypatch: pytest.M
     found = losses()
     monkeypatch.setattr(TangoConv, "all_steps", lambda *given, **options: None)
     assert found == pytest.approx(losses(), rel=1e-9)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_batch_without_nodes_has_gradients_of_zero(count: int) -> None:
+    conv = TangoConv(CHANNELS, num_steps=2).double()
+    empty = GraphBatch(torch.zeros(2, 0, dtype=torch.long), 0, None, torch.zeros(0, dtype=torch.long), count)
+    for _ in range(3):
+        _ = [torch.full((size,), float("nan"), dtype=torch.float64) for size in range(1, 300)]  # for memory used again
+        solution = conv.take_steps(torch.zeros(0, CHANNELS, dtype=torch.float64), empty)
+        loss = solution.y1.sum() + solution.energy.sum() * 0
+        gradients = torch.autograd.grad(loss, list(conv.parameters()), allow_unused=True)
+        assert all(one is None or bool((one == 0).all()) for one in gradients)

@@ -51,7 +51,12 @@ MODELS = {
     "TANGO on GatedGCN": ModelConfig("tango", 30, {"num_steps": 5, "step_size": 1.0}),
 }
 TRAINING = TrainingConfig(
-    epochs=25, batch_size=64, optimizer="adam", lr=3e-3, weight_decay=1e-6, scheduler="cosine", certify=0
+    epochs=25,
+    batch_size=64,
+    optimizer="adam",
+    lr=3e-3,
+    weight_decay=1e-6,
+    scheduler="cosine",
 )
 GRAPHS = 1100  # the dataset has 7,040
 CERTIFIED = 8  # graphs of the test set
@@ -154,7 +159,7 @@ def run(name: str, data: GraphDataset, training: TrainingConfig, seed: int, fold
     shutil.rmtree(folder / kind, ignore_errors=True)  # of an earlier demonstration
     say(f"Training {name} for {training.epochs} epochs.")
     record = train(config, folder / kind, dataset=data)
-    told = predict(folder / kind, data, parts=("test",), samples=0).table
+    told = predict(folder / kind, data, parts=("test",)).table
     with open(folder / kind / "metrics.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     curves = {column: [float(row[column]) for row in rows] for column in rows[0]}

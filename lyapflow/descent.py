@@ -10,7 +10,7 @@ from torch import Tensor
 from solvers import Solution, rises
 
 
-def descent_loss(energy: Tensor, margin: float = 0.02) -> Tensor:
+def descent_loss(energy: Tensor, margin: float = 0.05) -> Tensor:
     r"""How far the steps of a flow are from lowering their energy by a margin.
 
     .. math:: \frac{1}{N S} \sum_{k, s} \max\left(0, \frac{V_{k+1}^s - V_k^s}{|V_k^s|} + \text{margin}\right)

@@ -184,16 +184,23 @@ class Flow(nn.Module):
         )  # fmt: skip
 
     def take_steps(
-        self, h: Tensor, *, every_step: bool = False, throw: bool = True, progress: bool = False
+        self,
+        h: Tensor,
+        *,
+        guard: bool | None = None,
+        every_step: bool = False,
+        throw: bool = True,
+        progress: bool = False,
     ) -> Solution[Tensor]:
         """The steps with the energies that come with them, guarded or not; see :func:`solvers.take_steps`.
 
-        For explicit methods and fields with an energy.
+        For explicit methods and fields with an energy; `guard` is by default that of the flow.
         """
         assert self.step_size is not None
         return solvers.take_steps(
-            self.field, h, round(self.time / self.step_size), self.step_size, method=self.method, guard=self.guard,
-            start=self.start, adjoint=self.adjoint, every_step=every_step, throw=throw, progress=progress,
+            self.field, h, round(self.time / self.step_size), self.step_size, method=self.method,
+            guard=self.guard if guard is None else guard, start=self.start, adjoint=self.adjoint,
+            every_step=every_step, throw=throw, progress=progress,
         )  # fmt: skip
 
     def _check_guard(self, controller: Controller | None, max_steps: int | None) -> None:

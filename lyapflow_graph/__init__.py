@@ -5,12 +5,15 @@ from .backbones import (
     GPS,
     NORMS,
     Backbone,
+    BackboneEntry,
     GatedGCN,
     GraphAttention,
     ModuleBackbone,
     Norm,
     PyGBackbone,
     make_backbone,
+    register_backbone,
+    register_conv,
 )
 from .batch import GraphBatch
 from .conv import DynamicsConv
@@ -44,6 +47,7 @@ __all__ = [
     "PHDGN",
     "SWAN",
     "Backbone",
+    "BackboneEntry",
     "CategoricalEncoder",
     "DirichletEnergy",
     "DynamicsConv",
@@ -72,5 +76,7 @@ __all__ = [
     "influence_over_distance",
     "make_backbone",
     "mean_average_distance",
+    "register_backbone",
+    "register_conv",
     "spectral_gap",
 ]

@@ -154,6 +154,21 @@ class GraphBatch(Systems):
         """`[S]`, how many nodes each graph has."""
         return self._once("node_counts", lambda: torch.bincount(self.graph_of_node, minlength=self.count))
 
+    @property
+    def node_ptr(self) -> Tensor | None:
+        """`[S + 1]`, where the nodes of each graph begin; None where those of a graph are not neighbours."""
+        return self._once("node_ptr", self._begins)
+
+    def _begins(self) -> Tensor | None:
+        if self.batch is not None and bool((self.batch.diff() < 0).any()):
+            return None
+        return torch.cat([self.node_counts.new_zeros(1), self.node_counts.cumsum(0)])
+
+    @property
+    def largest_graph(self) -> int:
+        """How many nodes the largest graph has."""
+        return self._once("largest_graph", lambda: int(self.node_counts.max()) if self.count else 0)
+
     def share_of_node(self, dtype: torch.dtype) -> Tensor:
         """`[S]`, one over the number of nodes of each graph; 1 where it has none."""
         return self._once(f"share_of_node {dtype}", lambda: 1 / self.node_counts.clamp(min=1).to(dtype))

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from lyapflow import Flow
 from solvers import Checkpointed, Method, Solution, Stop
+from solvers.guarded import steps_taken
 
 from .batch import GraphBatch, as_graphs, check_features, count_nodes
+from .kernels.flow import Steps
 
 
 class DynamicsConv(nn.Module, ABC):
@@ -118,7 +120,24 @@ class DynamicsConv(nn.Module, ABC):
             batch: `[num_nodes]`, the graph that every node belongs to.
             batch_size: How many graphs there are, by default as many as `batch` names.
         """
-        return self.read(self.solve(x, edge_index, edge_attr, batch, batch_size).y1)
+        check_features("x", x, self.channels)
+        graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        steps = self.all_steps(x, graphs, self.guard)
+        return self.read(self.solve(x, graphs).y1 if steps is None else steps.last)
+
+    def all_steps(
+        self, x: Tensor, graphs: GraphBatch, guard: bool, *, states: bool = False, energies: bool = False
+    ) -> Steps | None:
+        """What :meth:`solve` finds with a fixed step, from a layer that has a shorter way to it; by default None.
+
+        Args:
+            x: `[num_nodes, channels]`.
+            graphs: The graphs.
+            guard: Whether the steps are guarded.
+            states: Whether the states after every step are asked for.
+            energies: Whether their energies are.
+        """
+        return None
 
     def solve(
         self,
@@ -138,15 +157,36 @@ class DynamicsConv(nn.Module, ABC):
         The arguments are those of the layer and of :meth:`lyapflow.Flow.solve`; `saveat="steps"` keeps every step.
         """
         check_features("x", x, self.channels)
-        flow = self.flow(as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size))
-        return flow.solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
+        graphs = as_graphs(edge_index, x.shape[0], edge_attr, batch, batch_size)
+        if self.guard and stop is None and saveat in (None, "steps"):
+            return self._take_steps(x, graphs, self.guard, saveat is not None, throw, progress)
+        return self.flow(graphs).solve(self.start(x), saveat=saveat, stop=stop, throw=throw, progress=progress)
 
-    def take_steps(self, x: Tensor, graphs: GraphBatch, *, throw: bool = True) -> Solution[Tensor]:
-        """The solution with the energies of all steps, guarded or not, at the price of one energy; see
-        :meth:`lyapflow.Flow.take_steps`. For explicit methods and fields with an energy.
+    def take_steps(
+        self, x: Tensor, graphs: GraphBatch, *, guard: bool | None = None, throw: bool = True
+    ) -> Solution[Tensor]:
+        """The solution with the energies of all steps, at the price of one energy; see :func:`solvers.take_steps`.
+
+        For explicit methods and fields with an energy.
+
+        Args:
+            x: `[num_nodes, channels]`.
+            graphs: The graphs.
+            guard: Whether the steps are guarded, by default as the layer says.
+            throw: Raise an error if the energy of a graph is not finite.
         """
         check_features("x", x, self.channels)
-        return self.flow(graphs).take_steps(self.start(x), throw=throw)
+        return self._take_steps(x, graphs, self.guard if guard is None else guard, False, throw, False)
+
+    def _take_steps(
+        self, x: Tensor, graphs: GraphBatch, guard: bool, every_step: bool, throw: bool, progress: bool
+    ) -> Solution[Tensor]:
+        found = self.all_steps(x, graphs, guard, states=every_step, energies=True)
+        if found is None or found.energies is None:
+            flow = self.flow(graphs)
+            return flow.take_steps(self.start(x), guard=guard, every_step=every_step, throw=throw, progress=progress)
+        states, energies = found.states, found.energies
+        return steps_taken(self.bind(graphs), self.step_size, found.last, states, energies, found.scales)
 
     def flow(self, graphs: GraphBatch) -> Flow:
         """The field on these graphs as a flow, as the layer follows it."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from lyapflow import LyapunovField
 from solvers import ExplicitRK, Method
+from solvers.guarded import HALVINGS, ROUNDINGS
 from solvers.method.base import find_method
 
-from .backbones import make_backbone
+from .backbones import GatedGCN, make_backbone
 from .backbones.base import check_edge_attr
+from .backbones.gatedgcn import is_watched
 from .batch import GraphBatch
 from .conv import DynamicsConv
-from .tango_parts import GraphEnergy, GraphTangent, PooledCoefficient, Reduction
+from .kernels.flow import FlowForm, FlowWeights, Steps, TangentWeights, small_flow
+from .tango_parts import GraphEnergy, GraphTangent, PooledCoefficient, Reduction, weights_of_perceptron
 
 Ablation = Literal["non-energy", "non-tangent", "gradient-flow"]
 
@@ -146,6 +149,44 @@ class TangoConv(DynamicsConv):
             projection="none" if self.ablation == "non-tangent" else projection,
             descent="features" if self.ablation == "non-energy" else "gradient",
         )
+
+    def all_steps(
+        self, x: Tensor, graphs: GraphBatch, guard: bool, *, states: bool = False, energies: bool = False
+    ) -> Steps | None:
+        """All steps in one call, for small graphs and networks of kind "gatedgcn"; see :func:`small_flow`."""
+        check_edge_attr(graphs.edge_attr, self.edge_dim)
+        form = self._form(guard)
+        weights = None if form is None or is_watched(self) else self._weights()
+        if form is None or weights is None:
+            return None
+        networks = [self.energy.gnn] if self.tangent is None else [self.energy.gnn, self.tangent.gnn]
+        of_edges = [gnn.of_edges(graphs, x) if isinstance(gnn, GatedGCN) else None for gnn in networks]
+        return small_flow(x, (of_edges[0], of_edges[-1]), weights, graphs, form, states, energies)
+
+    def _form(self, guard: bool) -> FlowForm | None:
+        gnn, alpha, beta = self.energy.gnn, self.alpha, self.beta
+        if self.method != "euler" or self.granularity != "graph" or self.ablation not in (None, "gradient-flow"):
+            return None
+        if not isinstance(gnn, GatedGCN) or (beta is not None and beta.pool != alpha.pool):
+            return None
+        if self.tangent is not None and getattr(self.tangent.gnn, "form", None) != gnn.form:
+            return None
+        return FlowForm(
+            gnn.form, self.energy.reduction == "mean", alpha.pool == "mean", self.num_steps, self.step_size,
+            HALVINGS if guard else None, ROUNDINGS, self.checkpoint,
+        )  # fmt: skip
+
+    def _weights(self) -> FlowWeights | None:
+        """The parameters of all parts, if they are of the kind that has kernels as a whole."""
+        energy, alpha = self.energy.weights(), weights_of_perceptron(self.alpha.head)
+        if energy is None or alpha is None:
+            return None
+        if self.tangent is None or self.beta is None:
+            return FlowWeights(*energy, alpha, None)
+        tangent, beta = self.tangent.weights(), weights_of_perceptron(self.beta.head)
+        if tangent is None or beta is None or (tangent[0][0].norm_weight is None) != (energy[0][0].norm_weight is None):
+            return None
+        return FlowWeights(*energy, alpha, TangentWeights(*tangent, beta))
 
     def extra_repr(self) -> str:
         told = super().extra_repr()

@@ -17,7 +17,8 @@ from .backbones import Backbone, GatedGCN, GraphAttention
 from .backbones.gatedgcn import is_watched
 from .batch import graphs_of
 from .kernels import SiLU, with_kernels
-from .kernels.layer import HeadWeights, fits, gated_energy
+from .kernels.flow import MapWeights
+from .kernels.layer import HeadWeights, LayerWeights, fits, gated_energy
 
 Reduction = Literal["sum", "mean"]
 
@@ -72,13 +73,11 @@ class GraphEnergy(Energy):
 
     def with_gradient(self, h: Tensor, **taken: Any) -> tuple[PerSystem, Tensor, Tensor] | None:
         """The energy, its features and its gradient by kernels, where the network is a :class:`GatedGCN`."""
-        gnn, head = self.gnn, _weights_of_head(self.head)
-        if not isinstance(gnn, GatedGCN) or head is None or type(self.act) is not SiLU or is_watched(self):
+        gnn, weights = self.gnn, self.weights()
+        if not isinstance(gnn, GatedGCN) or weights is None or is_watched(self):
             return None
-        layers = gnn.as_gated_layers()
-        if layers is None:
-            return None
-        if not fits(h, *head, *(x for layer in layers for x in layer)):
+        layers, head = weights
+        if layers[0].norm_weight is None or not fits(h, *head, *(x for layer in layers for x in layer)):
             return None
         graphs = graphs_of(self)
         share = graphs.share_of_node(h.dtype) if self.reduction == "mean" else None
@@ -89,14 +88,20 @@ class GraphEnergy(Energy):
         value = graphs.total(density)
         return (value if share is None else value * share), features, gradient
 
+    def weights(self) -> tuple[list[LayerWeights], HeadWeights] | None:
+        """The parameters of the network and of the perceptron, if they are of the kind that has kernels as a whole."""
+        layers = self.gnn.as_gated_layers() if isinstance(self.gnn, GatedGCN) else None
+        head = weights_of_perceptron(self.head)
+        return None if layers is None or head is None or type(self.act) is not SiLU else (layers, head)
+
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
 
 
-def _weights_of_head(head: nn.Module) -> HeadWeights | None:
-    """Its parameters, if it is as it was made."""
+def weights_of_perceptron(head: nn.Module) -> HeadWeights | None:
+    """Its parameters, if it has one hidden layer and SiLU."""
     parts = list(head.children())
-    if [type(part) for part in parts] != [nn.Linear, SiLU, nn.Linear]:
+    if [type(part) for part in parts] not in ([nn.Linear, SiLU, nn.Linear], [nn.Linear, nn.SiLU, nn.Linear]):
         return None
     below, _, above = parts
     return HeadWeights(below.weight, below.bias, above.weight, above.bias)  # type: ignore[arg-type]
@@ -146,6 +151,13 @@ class GraphTangent(Tangent):
         self.gnn = gnn
         self.act = with_kernels(activation_named(act))
         self.map = nn.Linear(gnn.channels, gnn.channels) if linear else None
+
+    def weights(self) -> tuple[list[LayerWeights], MapWeights | None] | None:
+        """The parameters of the network and of the map, if they are of the kind that has kernels as a whole."""
+        layers = self.gnn.as_gated_layers() if isinstance(self.gnn, GatedGCN) else None
+        if layers is None or type(self.act) is not nn.Identity:
+            return None
+        return layers, None if self.map is None else MapWeights(self.map.weight, self.map.bias)
 
     def forward(self, h: Tensor) -> Tensor:
         direction = self.act(self.gnn(h, graphs_of(self)))

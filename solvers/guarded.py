@@ -265,16 +265,48 @@ class _Walk:
         return self.times[i].expand(self.term.systems.count)
 
     def _solution(self, here: _Place) -> Solution[Tensor]:
-        term, whole = self.term, self.times.new_ones(self.term.systems.count)
-        lost = self.lost | ~finite(term, here.y)
+        whole = self.times.new_ones(self.term.systems.count)
+        lost = self.lost | ~finite(self.term, here.y)
         status = torch.where(
             lost, int(Status.NOT_DISSIPATIVE if self.guard else Status.NON_FINITE), int(Status.SUCCESS)
         )
-        none, all_ = torch.zeros_like(self.refusals), torch.full_like(self.refusals, self.steps)
-        stats = {"nfe": none + term.calls, "steps": all_, "accepted": all_, "rejected": none}
-        fraction = torch.stack([whole if tries[-1] is None else tries[-1] for tries in self.tries]).to(term.real_dtype)
-        ts, ys = (self.times, torch.stack(here.ys)) if self.every_step else (self.times[-1:], here.y.unsqueeze(0))
-        return Solution(
-            ts, ys, here.y, self._time(self.steps), status, stats | {"energy_rejected": self.refusals}, term,
-            self.method, whole * self.size, here.y, ys, _energy=torch.stack(here.energies), fraction=fraction,
-        )  # fmt: skip
+        fraction = torch.stack([whole if tries[-1] is None else tries[-1] for tries in self.tries])
+        ys = torch.stack(here.ys) if self.every_step else None
+        energy = torch.stack(here.energies)
+        return _solution_of(
+            self.term, self.method, self.times, self.size, here.y, ys, energy, fraction, status, self.refusals
+        )
+
+
+def steps_taken(
+    field: Field, step_size: float, y1: Tensor, ys: Tensor | None, energy: Tensor, fraction: Tensor
+) -> Solution[Tensor]:
+    """The solution that :func:`take_steps` gives, of Euler steps that a layer has taken in a way of its own.
+
+    Args:
+        field: What it followed.
+        step_size: The size of its steps.
+        y1: The last state.
+        ys: All states, with the start first; or None.
+        energy: `[steps + 1, S]`.
+        fraction: `[steps, S]`, the part of each step that was taken.
+    """
+    term, method = Term(field, systems_of(field, None), y1), find_method("euler")
+    times = step_size * torch.arange(len(energy), dtype=torch.float64, device=y1.device)
+    halved = torch.where(fraction > 0, -fraction.log2(), HALVINGS + 1.0).round().long().sum(0)
+    status = torch.full_like(halved, int(Status.SUCCESS))
+    return _solution_of(term, method, times, step_size, y1, ys, energy, fraction, status, halved)
+
+
+def _solution_of(
+    term: Term, method: Method, times: Tensor, size: float, y1: Tensor, ys: Tensor | None, energy: Tensor,
+    fraction: Tensor, status: Tensor, refusals: Tensor,
+) -> Solution[Tensor]:  # fmt: skip
+    steps, count = fraction.shape
+    none, all_ = torch.zeros_like(refusals), torch.full_like(refusals, steps)
+    stats = {"nfe": none + term.calls, "steps": all_, "accepted": all_, "rejected": none, "energy_rejected": refusals}
+    kept = y1.unsqueeze(0) if ys is None else ys
+    return Solution(
+        times[-1:] if ys is None else times, kept, y1, times[-1].expand(count), status, stats, term, method,
+        times.new_full((count,), size), y1, kept, _energy=energy, fraction=fraction.to(term.real_dtype),
+    )  # fmt: skip

@@ -2,6 +2,19 @@
 
 from .analytic import DoubleWell, Himmelblau, LogSumExp, Quadratic, Rosenbrock
 from .learned import ConvexEnergy, MLPEnergy
+from .registry import ENERGIES, EnergyEntry, register_energy
 from .timed import Annealed
 
-__all__ = ["Annealed", "ConvexEnergy", "DoubleWell", "Himmelblau", "LogSumExp", "MLPEnergy", "Quadratic", "Rosenbrock"]
+__all__ = [
+    "ENERGIES",
+    "Annealed",
+    "ConvexEnergy",
+    "DoubleWell",
+    "EnergyEntry",
+    "Himmelblau",
+    "LogSumExp",
+    "MLPEnergy",
+    "Quadratic",
+    "Rosenbrock",
+    "register_energy",
+]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from solvers import Systems
 
 from ..base import PointwiseEnergy
+from .registry import Normal, register_energy
 
 
 class AnalyticEnergy(PointwiseEnergy):
@@ -28,6 +29,12 @@ class AnalyticEnergy(PointwiseEnergy):
         return tensor
 
 
+def _bowl(width: int, normal: Normal) -> Quadratic:
+    matrix = normal(width, width)
+    return Quadratic(matrix @ matrix.T, normal(width))
+
+
+@register_energy("quadratic", _bowl)
 @final
 class Quadratic(AnalyticEnergy):
     r""":math:`V = \frac12 (h - c)^\top Q (h - c)`, whose gradient is :math:`Q (h - c)`.
@@ -71,6 +78,7 @@ class Quadratic(AnalyticEnergy):
         return (x * image).sum(-1) / 2
 
 
+@register_energy("double_well")
 @final
 class DoubleWell(AnalyticEnergy):
     r""":math:`V = \frac{b}{w^4} (h_1^2 - w^2)^2 + \frac12 \sum_{i > 1} h_i^2`: two wells, at :math:`h_1 = \pm w`.
@@ -100,6 +108,7 @@ class DoubleWell(AnalyticEnergy):
         return f"barrier={self.barrier}, width={self.width}"
 
 
+@register_energy("rosenbrock", widths=(2, None))
 @final
 class Rosenbrock(AnalyticEnergy):
     r""":math:`V = \sum_i b\, (h_{i+1} - h_i^2)^2 + (a - h_i)^2`: a curved valley, its minimum 0 at :math:`h_i = 1`
@@ -130,6 +139,7 @@ class Rosenbrock(AnalyticEnergy):
         return f"a={self.a}, b={self.b}"
 
 
+@register_energy("himmelblau", widths=(2, 2))
 @final
 class Himmelblau(AnalyticEnergy):
     r""":math:`V = (x^2 + y - 11)^2 + (x + y^2 - 7)^2`: four minima of energy 0, for points of two entries.
@@ -150,6 +160,7 @@ class Himmelblau(AnalyticEnergy):
         return (x.square() + y - 11).square() + (x + y.square() - 7).square()
 
 
+@register_energy("log_sum_exp", lambda width, normal: LogSumExp(normal(4, width), normal(4)))
 @final
 class LogSumExp(AnalyticEnergy):
     r""":math:`V = \tau \log \sum_k \exp((a_k \cdot h + b_k) / \tau)`: a smooth maximum of planes, convex.

@@ -14,10 +14,12 @@ from solvers import Systems
 
 from ..base import PointwiseEnergy
 from ..layers import MLP
+from .registry import register_energy
 
 _BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {"square": torch.square, "softplus": F.softplus, "none": lambda v: v}
 
 
+@register_energy("mlp", lambda width, normal: MLPEnergy(width, (8, 8)))
 @final
 class MLPEnergy(PointwiseEnergy):
     r"""A perceptron's output v for each point, as :math:`v^2` by default.
@@ -57,6 +59,7 @@ class MLPEnergy(PointwiseEnergy):
         return f"bounded={self.bounded!r}"
 
 
+@register_energy("convex", lambda width, normal: ConvexEnergy(width, (8, 8)))
 @final
 class ConvexEnergy(PointwiseEnergy):
     r"""A convex network with a known minimum, positive everywhere else:

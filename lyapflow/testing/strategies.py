@@ -18,7 +18,7 @@ from solvers import Rows, Segments, Single, Systems
 
 from ..base import Energy, PointwiseEnergy, Tangent
 from ..coefficients import MLPCoefficient
-from ..energies import ConvexEnergy, DoubleWell, LogSumExp, MLPEnergy, Quadratic, Rosenbrock
+from ..energies import ENERGIES, Quadratic
 from ..field import LyapunovField
 from ..tangents import AntisymmetricTangent, MLPTangent
 
@@ -130,7 +130,7 @@ def energies(
     division: Systems | None = None,
     scales: tuple[float, float] = (1e-6, 1e6),
 ) -> Energy:
-    """Energies for points of `width` entries: bowls and saddles, wells, valleys, ridges, networks, a constant.
+    """Energies for points of `width` entries: all of `lyapflow.energies.ENERGIES`, saddles, and a constant.
 
     They come at scales drawn between two.
 
@@ -142,29 +142,19 @@ def energies(
     ...     assert energy(torch.zeros(5, 2, dtype=torch.float64)).shape == (5,)
     >>> test()
     """
-    kinds = ["quadratic", "saddle", "double well", "log-sum-exp", "mlp", "convex", "constant"]
-    kind = draw(st.sampled_from([*kinds, "rosenbrock"] if width > 1 else kinds))
+    entries = [entry for entry in ENERGIES.values() if entry.takes(width)]
     random = torch.Generator().manual_seed(draw(_SEEDS))
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
 
-    inner: PointwiseEnergy
-    if kind in ("quadratic", "saddle"):
+    def saddle() -> PointwiseEnergy:
         matrix = normal(width, width)
-        inner = Quadratic(matrix @ matrix.T if kind == "quadratic" else (matrix + matrix.T) / 2, normal(width))
-    elif kind == "double well":
-        inner = DoubleWell()
-    elif kind == "rosenbrock":
-        inner = Rosenbrock()
-    elif kind == "log-sum-exp":
-        inner = LogSumExp(normal(4, width), normal(4))
-    elif kind == "mlp":
-        inner = MLPEnergy(width, (8, 8), draw(st.sampled_from(["silu", "tanh", "gelu"])))
-    elif kind == "convex":
-        inner = ConvexEnergy(width, (8, 8))
-    else:
-        inner = _Constant()
+        return Quadratic((matrix + matrix.T) / 2, normal(width))
+
+    kind = draw(st.sampled_from([*(entry.name for entry in entries), "saddle", "constant"]))
+    special = {"saddle": saddle, "constant": _Constant}
+    inner = special[kind]() if kind in special else ENERGIES[kind].draw(width, normal)
     for parameter in inner.parameters():
         parameter.data = 0.7 * normal(*parameter.shape)
     energy = Scaled(inner.to(dtype), draw(_powers_of_ten(scales)))

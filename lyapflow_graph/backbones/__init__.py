@@ -2,21 +2,24 @@
 
 from .attention import GraphAttention
 from .base import Backbone
-from .by_name import BACKBONES, make_backbone
 from .gatedgcn import GatedGCN
 from .gps import GPS
 from .norms import NORMS, Norm
-from .pyg import ModuleBackbone, PyGBackbone
+from .pyg import ModuleBackbone, PyGBackbone, register_conv
+from .registry import BACKBONES, BackboneEntry, make_backbone, register_backbone
 
 __all__ = [
     "BACKBONES",
     "GPS",
     "NORMS",
     "Backbone",
+    "BackboneEntry",
     "GatedGCN",
     "GraphAttention",
     "ModuleBackbone",
     "Norm",
     "PyGBackbone",
     "make_backbone",
+    "register_backbone",
+    "register_conv",
 ]

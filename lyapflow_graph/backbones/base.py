@@ -12,7 +12,13 @@ from ..conv import reset
 
 
 class Layer(nn.Module, ABC):
-    """One layer of a backbone."""
+    """One layer of a backbone.
+
+    Attributes:
+        adds_input: Whether what comes in is part of what it gives: then GPS adds none.
+    """
+
+    adds_input = False
 
     @abstractmethod
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:

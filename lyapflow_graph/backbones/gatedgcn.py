@@ -14,11 +14,14 @@ from ..kernels.gated import CLOSED
 from ..kernels.layer import Form, LayerWeights, fits, gated_layer
 from .base import Backbone, Layer, check_settings
 from .norms import Norm, RowNorm
+from .registry import Place, register_backbone
 
 
 @final
 class GatedGCNLayer(Layer):
     """One layer of :class:`GatedGCN`; `updates_edges` is for all but the last, whose edge states nobody reads."""
+
+    adds_input = True
 
     def __init__(
         self, channels: int, edges: bool, updates_edges: bool, norm: str, act: str, dropout: float, form: Form
@@ -53,7 +56,11 @@ class GatedGCNLayer(Layer):
     def weights(self) -> LayerWeights | None:
         """Its parameters, if it is of the kind that has kernels as a whole."""
         of_nodes, norm = self.of_nodes, self.norm.module
-        if type(of_nodes) is not nn.Linear or type(norm) is not RowNorm or type(self.act) is not nn.SiLU:
+        if type(of_nodes) is not nn.Linear or type(self.act) is not nn.SiLU:
+            return None
+        if type(norm) is nn.Identity:
+            return LayerWeights(of_nodes.weight, of_nodes.bias, None, None)
+        if type(norm) is not RowNorm:
             return None
         return LayerWeights(of_nodes.weight, of_nodes.bias, norm.weight, norm.bias)
 
@@ -70,6 +77,13 @@ class GatedGCNLayer(Layer):
         return self.act(self.norm(u, graphs.graph_of_node, graphs.count))
 
 
+def _layer(place: Place, normalize: bool = True) -> GatedGCNLayer:
+    """As message passing in GPS."""
+    form = Form(normalize=normalize)
+    return GatedGCNLayer(place.channels, place.edges, not place.is_last, place.norm, place.act, place.dropout, form)
+
+
+@register_backbone("gatedgcn", layer=_layer, layer_options=_layer)
 @final
 class GatedGCN(Backbone):
     r"""The gated graph network of Bresson and Laurent, *Residual gated graph convnets* (2017), as benchmarks use it.

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from lyapflow.layers import activation_named
 
 from ..batch import GraphBatch
-from ..kernels.layer import Form
 from .attention import Attention, GraphAttention
 from .base import Backbone, Layer, check_settings
-from .gatedgcn import GatedGCNLayer
 from .norms import Norm
-from .pyg import PlainConv
+from .registry import BACKBONES, Place, register_backbone
 
 
 @final
@@ -24,7 +22,6 @@ class GPSLayer(Layer):
     def __init__(self, channels: int, local: Layer, attention: GraphAttention, norm: str, act: str, dropout: float):
         super().__init__()
         self.local, self.attention = local, attention
-        self.residual = not isinstance(local, GatedGCNLayer)  # which adds what comes in by itself
         self.local_norm, self.attention_norm, self.norm = (Norm(norm, channels) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
         self.feed_forward = nn.Sequential(
@@ -35,13 +32,14 @@ class GPSLayer(Layer):
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
         of_rows = graphs.graph_of_node, graphs.count
         near, e = self.local(h, e, h0, graphs)
-        if self.residual:
+        if not self.local.adds_input:
             near = h + self.dropout(near)
         far = h + self.dropout(self.attention(h, graphs))
         y = self.local_norm(near, *of_rows) + self.attention_norm(far, *of_rows)
         return self.norm(y + self.feed_forward(y), *of_rows), e
 
 
+@register_backbone("gps", wraps_layer=True)
 @final
 class GPS(Backbone):
     r"""The general, powerful, scalable graph transformer of Rampášek et al. (2022).
@@ -91,16 +89,14 @@ class GPS(Backbone):
         **options: Any,
     ) -> None:
         check_settings(channels, num_layers, dropout)
+        entry = BACKBONES[local]
+        if entry.layer is None:
+            raise ValueError(f"{local!r} has no layer to use as local message passing in GPS")
+        entry.check_edges(edge_dim is not None)
 
         def layer(i: int) -> GPSLayer:
-            near: Layer
-            if local == "gatedgcn":
-                if unknown := [name for name in options if name != "normalize"]:
-                    raise TypeError(f"unknown options of GPS: {', '.join(unknown)}")
-                form = Form(**options)
-                near = GatedGCNLayer(channels, edge_dim is not None, i + 1 < num_layers, norm, act, dropout, form)
-            else:
-                near = PlainConv(local, channels, edge_dim is not None, i, act, options)
+            place = Place(channels, edge_dim is not None, i, i + 1 == num_layers, norm, act, dropout)
+            near = entry.layer(place, **options)  # type: ignore[misc]
             attend = GraphAttention(channels, heads, attention, full_up_to, fused=fused)
             return GPSLayer(channels, near, attend, norm, act, dropout)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, final
+from collections.abc import Callable
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -18,23 +18,9 @@ from ..conv import reset
 from .attention import heads_for
 from .base import Backbone, Layer, check_settings
 from .norms import Norm
+from .registry import BACKBONES, BackboneEntry, Edges, Place
 
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """A layer of PyTorch Geometric: how it is made, and what it does with features of edges."""
-
-    make: Callable[..., nn.Module]  # of channels, edge_dim, index of the layer, activation, and the user's options
-    edges: Literal["no", "optional", "required"]
-    takes_start: bool = False  # its forward gets what the first layer got
-
-
-def _gcn(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
-    return pyg.GCNConv(channels, channels, **options)
-
-
-def _sage(channels: int, edge_dim: int | None, index: int, act: str, **options: Any) -> nn.Module:
-    return pyg.SAGEConv(channels, channels, **options)
+MakeConv = Callable[..., nn.Module]
 
 
 def _attending(conv: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -67,35 +53,13 @@ def _pna(
     return pyg.PNAConv(channels, channels, deg=known, edge_dim=edge_dim, **defaults | options)
 
 
-_KINDS = {
-    "gcn": _Kind(_gcn, "no"),
-    "gat": _Kind(_attending(pyg.GATConv), "optional"),
-    "gatv2": _Kind(_attending(pyg.GATv2Conv), "optional"),
-    "graphsage": _Kind(_sage, "no"),
-    "gin": _Kind(_gin, "no"),
-    "gine": _Kind(_gine, "required"),
-    "gcnii": _Kind(_gcnii, "no", takes_start=True),
-    "pna": _Kind(_pna, "optional"),
-}
-PYG_NAMES = tuple(_KINDS)
-
-
 @final
 class PlainConv(Layer):
     """A layer of PyTorch Geometric, and nothing around it."""
 
-    def __init__(self, name: str, channels: int, edges: bool, index: int, act: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, conv: nn.Module, takes_start: bool) -> None:
         super().__init__()
-        if name not in _KINDS:
-            raise ValueError(f"unknown layer {name!r}; known are: {', '.join(_KINDS)}")
-        kind = _KINDS[name]
-        with_edges = ", ".join(other for other, kind in _KINDS.items() if kind.edges != "no")
-        if edges and kind.edges == "no":
-            raise ValueError(f"{name!r} cannot use features of edges (edge_dim); these can: gatedgcn, {with_edges}")
-        if not edges and kind.edges == "required":
-            raise ValueError(f"{name!r} needs features of edges: give edge_dim")
-        self.takes_start = kind.takes_start
-        self.conv = kind.make(channels, channels if edges else None, index, act, **options)
+        self.conv, self.takes_start = conv, takes_start
 
     def forward(self, h: Tensor, e: Tensor | None, h0: Tensor, graphs: GraphBatch) -> tuple[Tensor, Tensor | None]:
         edges = {} if e is None else {"edge_attr": e}
@@ -107,7 +71,7 @@ class PlainConv(Layer):
 class _ConvLayer(Layer):
     """`h + dropout(act(norm(conv(h))))`."""
 
-    def __init__(self, conv: PlainConv, channels: int, norm: str, act: str, dropout: float, residual: bool) -> None:
+    def __init__(self, conv: Layer, channels: int, norm: str, act: str, dropout: float, residual: bool) -> None:
         super().__init__()
         self.conv, self.norm = conv, Norm(norm, channels)
         self.act, self.dropout = activation_named(act), nn.Dropout(dropout)
@@ -126,7 +90,7 @@ class PyGBackbone(Backbone):
     .. math:: h' = h + \mathrm{dropout}(\mathrm{act}(\mathrm{norm}(\mathrm{conv}(h))))
 
     Args:
-        name: "gcn", "gat", "gatv2", "graphsage", "gin", "gine", "gcnii" or "pna".
+        name: "gcn", "gat", "gatv2", "graphsage", "gin", "gine", "gcnii", "pna", or one of :func:`register_conv`.
         channels: Features of a node, in and out.
         num_layers: How many layers.
         edge_dim: Features of an edge, None where there are none. For "gat", "gatv2", "gine" (which needs them), "pna".
@@ -156,16 +120,59 @@ class PyGBackbone(Backbone):
         **options: Any,
     ) -> None:
         check_settings(channels, num_layers, dropout)
+        entry = BACKBONES[name]
+        if entry.layer is None or entry.options is not PyGBackbone:
+            raise ValueError(f"{name!r} is no layer of PyTorch Geometric: make it with make_backbone")
+        entry.check_edges(edge_dim is not None)
 
         def layer(i: int) -> _ConvLayer:
-            conv = PlainConv(name, channels, edge_dim is not None, i, act, options)
-            return _ConvLayer(conv, channels, norm, act, dropout, residual)
+            place = Place(channels, edge_dim is not None, i, i + 1 == num_layers, norm, act, dropout)
+            return _ConvLayer(entry.layer(place, **options), channels, norm, act, dropout, residual)  # type: ignore[misc]
 
         super().__init__(channels, (layer(i) for i in range(num_layers)), edge_dim)
         self.name = name
 
     def extra_repr(self) -> str:
         return f"{self.name!r}, {super().extra_repr()}"
+
+
+def register_conv(
+    name: str, conv: type[nn.Module], make: MakeConv | None = None, *, edges: Edges = "no", takes_start: bool = False
+) -> None:
+    """Make a layer of PyTorch Geometric known by a name, as a :class:`PyGBackbone` and as a part of :class:`GPS`.
+
+    Args:
+        name: A name that is still free.
+        conv: The class; its arguments with defaults are options that a configuration can set.
+        make: Makes it, called as `make(channels, edge_dim, index, act, **options)` with the index of the layer and the
+            name of the activation; by default `conv(channels, channels, **options)`.
+        edges: Whether it takes `edge_attr`: "no", "optional" or "required".
+        takes_start: Whether its `forward` gets what the first layer got as second argument.
+
+    >>> from torch_geometric.nn import ClusterGCNConv
+    >>> from lyapflow_graph import make_backbone, register_conv
+    >>> register_conv("clustergcn", ClusterGCNConv)
+    >>> make_backbone("clustergcn", 8, num_layers=2, diag_lambda=0.5).channels
+    8
+    """
+
+    def layer(place: Place, **options: Any) -> PlainConv:
+        if make is None:
+            return PlainConv(conv(place.channels, place.channels, **options), takes_start)
+        edge_dim = place.channels if place.edges else None
+        return PlainConv(make(place.channels, edge_dim, place.index, place.act, **options), takes_start)
+
+    BACKBONES.add(name, BackboneEntry(name, functools.partial(PyGBackbone, name), edges, PyGBackbone, layer, conv))
+
+
+register_conv("gcn", pyg.GCNConv)
+register_conv("gat", pyg.GATConv, _attending(pyg.GATConv), edges="optional")
+register_conv("gatv2", pyg.GATv2Conv, _attending(pyg.GATv2Conv), edges="optional")
+register_conv("graphsage", pyg.SAGEConv)
+register_conv("gin", pyg.GINConv, _gin)
+register_conv("gine", pyg.GINEConv, _gine, edges="required")
+register_conv("gcnii", pyg.GCN2Conv, _gcnii, takes_start=True)
+register_conv("pna", pyg.PNAConv, _pna, edges="optional")
 
 
 @final

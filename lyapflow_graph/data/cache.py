@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .reading import UNREADABLE, read_arrays
+
 _FORMAT = "lyapflow-cache 1"
 
 Tensors = dict[str, Tensor]
@@ -92,16 +94,20 @@ def _read(path: Path, warn: bool = True) -> Tensors | None:
         if warn:
             warnings.warn(f"the cache {path} is damaged and is made again", stacklevel=3)
         return None
-    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+    try:
         # The name of an array is its number, the type it had, and its own name.
-        parts = [(*entry.split(":", 2), archive[entry]) for entry in archive.files]
-    return {
-        name: torch.from_numpy(array).to(getattr(torch, kind)) for _, kind, name, array in sorted(parts, key=_place)
-    }
+        found, arrays = {}, read_arrays(io.BytesIO(payload))
+        for entry in sorted(arrays, key=lambda entry: int(entry.split(":")[0])):
+            _, kind, name = entry.split(":", 2)
+            found[name] = torch.from_numpy(arrays[entry]).to(_TYPES[kind])
+        return found
+    except UNREADABLE as error:
+        if warn:
+            warnings.warn(f"the cache {path} is not one and is made again: {error!r}", stacklevel=3)
+        return None
 
 
-def _place(part: tuple[str, str, str, np.ndarray]) -> int:
-    return int(part[0])
+_TYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 
 
 def _packed(tensors: Tensors) -> bytes:

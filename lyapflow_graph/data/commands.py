@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import Data
 
-from .dataset import GraphDataset, maximise
+from ..metrics import METRICS
+from .dataset import GraphDataset
 from .graphs import GraphSet
 from .importing import import_files
 from .registry import ENTRIES, load
@@ -83,7 +84,7 @@ def show(
     for part, graphs in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
         table.add_row(part, *_sizes(graphs, dataset))
     out.print(table)
-    better = "larger" if maximise(dataset.metric) else "smaller"
+    better = "larger" if METRICS[dataset.metric].maximise else "smaller"
     facts: dict[str, object] = {
         "task": dataset.task,
         "loss": dataset.loss,

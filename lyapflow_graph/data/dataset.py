@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from torch_geometric.data import Data
 
+from ..losses import LOSSES
+from ..metrics import METRICS
 from .options import check_choice
-
-Loss = Literal["cross_entropy", "weighted_cross_entropy", "binary_cross_entropy", "l1", "mse", "mse_by_graph"]
-Metric = Literal["accuracy", "weighted_accuracy", "roc_auc", "average_precision", "mae", "log10_mse"]
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,10 @@ class GraphDataset:
         in_channels: Features of a node, or the categories of each column of integers, as :class:`GraphModel` takes it.
         out_channels: Classes, or values to predict.
         edge_dim: Features of an edge, likewise; None where there are none.
-        loss: `cross_entropy` and `weighted_cross_entropy` (each class by the share of the batch that is not of it) have
-            `y` of class indices; the others floating point numbers, a row for each row of the model's output.
-            `mse_by_graph` averages within each graph first.
-        metric: What is reported; :func:`maximise` says in which direction.
+        loss: A name of `lyapflow_graph.losses.LOSSES`. `cross_entropy` and `weighted_cross_entropy` (each class by the
+            share of the batch that is not of it) have `y` of class indices; the others floating point numbers, a row
+            for each row of the model's output. `mse_by_graph` averages within each graph first.
+        metric: What is reported, a name of `lyapflow_graph.metrics.METRICS`.
         pe: Positional encodings that every graph has, and their widths.
         provenance: Where the graphs are from, which variant and split, and what differs from the official set. It
             goes into the record of a run.
@@ -53,23 +52,11 @@ class GraphDataset:
     in_channels: int | tuple[int, ...]
     out_channels: int
     edge_dim: int | tuple[int, ...] | None
-    loss: Loss
-    metric: Metric
+    loss: str
+    metric: str
     pe: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("node", "graph"))
-        check_choice("loss", self.loss, get_args(Loss))
-        check_choice("metric", self.metric, get_args(Metric))
-
-
-def maximise(metric: Metric) -> bool:
-    """Whether more is better.
-
-    >>> from lyapflow_graph.data import maximise
-    >>> maximise("accuracy"), maximise("mae")
-    (True, False)
-    """
-    check_choice("metric", metric, get_args(Metric))
-    return metric not in ("mae", "log10_mse")
+        _ = LOSSES[self.loss], METRICS[self.metric]  # a name that is not known is refused here

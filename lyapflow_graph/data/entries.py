@@ -21,6 +21,10 @@ class Request:
         split: Which of several splits.
         download: Whether PyTorch Geometric may use the network.
         progress: Whether to show bars.
+
+    >>> from lyapflow_graph.data import Request
+    >>> Request(Path("data")).split
+    0
     """
 
     root: Path
@@ -40,6 +44,10 @@ class Entry:
         make: Called as `make(request, **options)`; its keyword arguments are the options.
         sources: The files that it is read from, any of which will do; nothing, if it is generated.
         splits: How many there are.
+
+    >>> from lyapflow_graph.data.registry import ENTRIES
+    >>> ENTRIES["minesweeper"].splits
+    10
     """
 
     name: str

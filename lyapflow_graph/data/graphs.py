@@ -42,6 +42,8 @@ class GraphSet(Sequence[Data]):
         for name, pointer in {**pointers, "node_pointer": node_pointer}.items():
             if pointer.shape != node_pointer.shape or pointer.ndim != 1 or pointer.shape[0] == 0:
                 raise ValueError(f"pointers must be of the shape [graphs + 1], got {list(pointer.shape)} for {name!r}")
+            if pointer[0] != 0 or bool((pointer.diff() < 0).any()):
+                raise ValueError(f"pointers must begin at 0 and never go back, but that for {name!r} does")
         for name, tensor in tensors.items():
             rows, end = tensor.shape[_cat_dim(name)], int(pointers[name][-1])
             if rows != end:

@@ -11,6 +11,7 @@ from typing import Literal, final
 from .cache import write_atomically
 from .errors import DamagedDataError
 from .progress import track
+from .reading import UNREADABLE, check_size
 from .registry import ENTRIES
 from .sources import SourceFile, default_root
 
@@ -76,11 +77,12 @@ def _recognised(path: Path, known: list[SourceFile]) -> Iterator[tuple[Path, byt
         return
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
+            for member in archive.infolist():
                 for file in known:
-                    if _matches(path.parent / member, file):
-                        yield path / member, archive.read(member), file
-    except zipfile.BadZipFile:
+                    if _matches(path.parent / member.filename, file):
+                        check_size(member.compress_size, member.file_size)
+                        yield path / member.filename, archive.read(member), file
+    except UNREADABLE:
         return  # some other file of that name, or one that is not whole: nothing in it can be recognised
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -15,21 +15,15 @@ from torch_geometric.data import Data
 
 from lyapflow.importing import import_object
 
-from .dataset import GraphDataset, Loss, Metric
+from ..losses import LOSSES
+from ..metrics import METRICS
+from .dataset import GraphDataset
 from .errors import DamagedDataError
 from .graphs import GraphSet
 from .options import check_choice, check_number
 from .reading import read_npz
 
 _PARTS = ("train", "val", "test")
-_METRICS: dict[Loss, Metric] = {
-    "cross_entropy": "accuracy",
-    "weighted_cross_entropy": "weighted_accuracy",
-    "binary_cross_entropy": "roc_auc",
-    "l1": "mae",
-    "mse": "log10_mse",
-    "mse_by_graph": "log10_mse",
-}
 
 
 @final
@@ -45,18 +39,14 @@ class Choices:
     """
 
     task: Literal["node", "graph"] | None = None
-    loss: Loss | None = None
-    metric: Metric | None = None
+    loss: str | None = None
+    metric: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for argument, value, choices in (
-            ("task", self.task, ("node", "graph")),
-            ("loss", self.loss, get_args(Loss)),
-            ("metric", self.metric, get_args(Metric)),
-        ):
-            if value is not None:
-                check_choice(argument, value, choices)
+        if self.task is not None:
+            check_choice("task", self.task, ("node", "graph"))
+        _ = self.loss and LOSSES[self.loss], self.metric and METRICS[self.metric]  # which refuse what they do not know
         check_number("seed", self.seed, least=0)
 
     @classmethod
@@ -161,9 +151,15 @@ def _graphs(path: Path, arrays: dict[str, np.ndarray]) -> GraphSet:
             raise DamagedDataError(f"{path}: {name!r} has {rows} rows, which are not its {wanted}")
         pointers[name] = options[0]
     try:
-        return GraphSet(tensors, pointers, nodes)
+        graphs = GraphSet(tensors, pointers, nodes)
     except ValueError as error:
         raise DamagedDataError(f"{path}: {error}") from None
+    index, sizes = tensors["edge_index"], nodes.diff().repeat_interleave(edges.diff())
+    if index.ndim != 2 or len(index) != 2 or bool(((index < 0) | (index >= sizes)).any()):
+        raise DamagedDataError(
+            f"{path}: 'edge_index' must be [2, edges] of nodes of their graph, counted from 0 in each"
+        )
+    return graphs
 
 
 def _split(name: str, graphs: GraphSet, split: int, choices: Choices, source: dict[str, str]) -> GraphDataset:
@@ -211,7 +207,7 @@ def _dataset(name: str, parts: dict[str, GraphSet], choices: Choices, provenance
     train = parts["train"]
     y = train.tensors["y"]
     by_node = train.pointers["y"] is train.node_pointer
-    loss: Loss = choices.loss or ("l1" if y.is_floating_point() else "cross_entropy")
+    loss = choices.loss or ("l1" if y.is_floating_point() else "cross_entropy")
     classes = max(int(graphs.tensors["y"].max()) for graphs in parts.values()) + 1
     return GraphDataset(
         name=name,
@@ -223,7 +219,7 @@ def _dataset(name: str, parts: dict[str, GraphSet], choices: Choices, provenance
         out_channels=y.shape[1] if y.is_floating_point() else classes,
         edge_dim=_width("edge_attr", parts) if "edge_attr" in train.tensors else None,
         loss=loss,
-        metric=choices.metric or _METRICS[loss],
+        metric=choices.metric or LOSSES[loss].metric,
         provenance={"official": False, **provenance},
     )
 
@@ -237,7 +233,7 @@ def _shaped(graphs: GraphSet, choices: Choices) -> GraphSet:
         tensor = tensor[:, None] if tensor.ndim == 1 else tensor
         changed[name] = tensor.float() if tensor.is_floating_point() else tensor.long()
     y = tensors["y"]
-    values = y.is_floating_point() or choices.loss not in (None, "cross_entropy", "weighted_cross_entropy")
+    values = y.is_floating_point() or (choices.loss is not None and LOSSES[choices.loss].labels != "classes")
     if values:
         changed["y"] = (y[:, None] if y.ndim == 1 else y).float()
     else:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import math
 import pickle
 import warnings
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,12 @@ import torch
 from .errors import DamagedDataError
 
 Digest = Literal["sha256", "md5"]
+_RATIO = 250  # of a compressed file to what it holds, which real data stays below
+_HARMLESS = 2**28  # bytes, below which any ratio is taken
+UNREADABLE = (
+    OSError, ValueError, TypeError, ArithmeticError, LookupError, EOFError, RuntimeError, MemoryError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def check_digest(path: Path, content: bytes, kind: Digest, expected: str) -> None:
@@ -29,22 +36,57 @@ def check_digest(path: Path, content: bytes, kind: Digest, expected: str) -> Non
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an npz file. Arrays of Python objects, which are pickled, are refused."""
+    if path.exists() and not path.is_file():
+        raise DamagedDataError(f"{path} is not a file")
     try:
-        if path.exists() and not zipfile.is_zipfile(path):
-            raise DamagedDataError(f"{path} cannot be read: it is no npz file")
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (FileNotFoundError, DamagedDataError):
+        with path.open("rb") as file:
+            return read_arrays(file)
+    except FileNotFoundError:
         raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except zipfile.BadZipFile:
+        raise DamagedDataError(f"{path} cannot be read: it is no npz file") from None
+    except UNREADABLE as error:
         raise DamagedDataError(f"{path} cannot be read: {_line(error)}") from None
+
+
+def read_arrays(file: BinaryIO) -> dict[str, np.ndarray]:
+    """The arrays of an npz file, which claims no more memory than its bytes can be worth."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        check_size(sum(member.compress_size for member in members), sum(member.file_size for member in members))
+        for member in members:
+            _check_claim(archive, member)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def check_size(packed: int, unpacked: int) -> None:
+    """That compressed content is not a bomb: a few bytes that unpack to more than memory has."""
+    if unpacked > _HARMLESS and unpacked > _RATIO * packed:
+        raise ValueError(f"{packed:,} bytes unpack to {unpacked:,}, more than {_RATIO} times; save it uncompressed")
+
+
+def _check_claim(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """That an array is as large as its part of the file: NumPy takes the memory for it before it reads it."""
+    with archive.open(member) as part:
+        version = np.lib.format.read_magic(part)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(part)
+        claimed = math.prod(shape) * dtype.itemsize
+        if not dtype.hasobject and claimed > member.file_size:
+            raise ValueError(f"{member.filename} claims {claimed:,} bytes, but has {member.file_size:,}")
 
 
 def unpack(path: Path, content: bytes) -> bytes:
     """What a compressed file holds, given its content."""
+    most = max(_HARMLESS, _RATIO * len(content))
     try:
-        return gzip.decompress(content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        with gzip.open(io.BytesIO(content)) as file:
+            found = file.read(most + 1)
+        check_size(len(content), len(found))
+        return found
+    except UNREADABLE as error:
         raise DamagedDataError(f"{path} cannot be read: {error}") from None
 
 
@@ -58,7 +100,7 @@ def read_torch(path: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         raise DamagedDataError(f"{path} is damaged, or holds objects that could run code: {_line(error)}") from None
-    except (RuntimeError, EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise DamagedDataError(f"{path} cannot be read: {_line(error)}") from None
 
 
@@ -70,7 +112,7 @@ def read_pickle(path: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         raise DamagedDataError(f"{path} is damaged, or holds objects that could run code: {_line(error)}") from None
-    except (EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError, RuntimeError, ImportError) as error:
+    except (*UNREADABLE, AttributeError, ImportError) as error:
         raise DamagedDataError(f"{path} cannot be read: {_line(error)}") from None
 
 
@@ -93,9 +135,22 @@ class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _storage  # torch's own would unpickle anything
+        if name == "_reconstruct" and (module, name) in self._KNOWN:
+            return _empty  # NumPy's own takes as much memory as it is told
+        if (module, name) == ("numpy", "ndarray"):
+            return _Array
         if (module, name) not in self._KNOWN:
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+class _Array:
+    """Stands for the class of arrays, which a pickle only names."""
+
+
+def _empty(kind: type, shape: tuple[int, ...], code: bytes) -> np.ndarray:
+    """An array before its content, which NumPy then checks against the bytes that there are."""
+    return np.empty(0, dtype=np.int8)
 
 
 def _storage(content: bytes) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lyapflow.registry import Registry, meant
+
 from . import barbells, gnn_benchmark, heterophilous, minesweeper, peptides, properties, sbm, superpixels, zinc
 from .dataset import GraphDataset
 from .encodings import with_encodings
@@ -16,7 +18,28 @@ from .own import from_folder, from_object
 from .sources import default_root
 
 _FAMILIES = (properties, sbm, minesweeper, barbells, heterophilous, zinc, peptides, superpixels, gnn_benchmark)
-ENTRIES: dict[str, Entry] = {entry.name: entry for family in _FAMILIES for entry in family.ENTRIES}
+ENTRIES: Registry[Entry] = Registry("data set", lambda name, found: found)
+"""All data sets by name. Those that are named as `module:object` or by a folder need no entry."""
+
+
+def register_dataset(entry: Entry) -> Entry:
+    """Add a data set, so that :func:`load`, configurations and `lyapflow data list` know it by its name.
+
+    Args:
+        entry: Its name, a line about it, and the function that makes it from a :class:`Request` and its options.
+
+    >>> from lyapflow_graph.data import Entry, GraphDataset, register_dataset
+    >>> def make(request, *, graphs: int = 10):
+    ...     return GraphDataset("rings", "graph", [], [], [], 2, 1, None, "l1", "mae")
+    >>> register_dataset(Entry("rings", "graphs that are rings", make)).splits
+    1
+    """
+    return ENTRIES.add(entry.name, entry)
+
+
+for _family in _FAMILIES:
+    for _entry in _family.ENTRIES:
+        register_dataset(_entry)
 
 
 def names() -> list[str]:
@@ -79,6 +102,6 @@ def _own(name: str, split: int, options: dict[str, Any]) -> GraphDataset:
         return from_folder(folder, split, options)
     module, _, inside = name.partition(":")
     if not module or not inside:
-        known = ", ".join(names())
-        raise ValueError(f"name must be one of {known}; or module:object; or a folder of npz files; got {name!r}")
+        wanted = "a data set, module:object or a folder of npz files"
+        raise ValueError(f"name must be {wanted}, got {name!r}; {meant(name, ENTRIES)}")
     return from_object(name, split, options)

@@ -13,6 +13,19 @@ from .graff import GRAFF
 from .grand import GRAND
 from .graphcon import GraphCON
 from .phdgn import PHDGN
+from .registry import DYNAMICS, register_dynamics
 from .swan import SWAN
 
-__all__ = ["ADGN", "DGC", "GRAFF", "GRAND", "PHDGN", "SWAN", "GraphCON", "GraphDynamics", "GraphField"]
+__all__ = [
+    "ADGN",
+    "DGC",
+    "DYNAMICS",
+    "GRAFF",
+    "GRAND",
+    "PHDGN",
+    "SWAN",
+    "GraphCON",
+    "GraphDynamics",
+    "GraphField",
+    "register_dynamics",
+]

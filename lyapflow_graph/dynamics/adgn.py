@@ -20,8 +20,10 @@ from .aggregation import (
     square,
 )
 from .field import GraphDynamics
+from .registry import register_dynamics
 
 
+@register_dynamics("adgn")
 @final
 class ADGN(GraphDynamics):
     r"""Anti-symmetric deep graph network.

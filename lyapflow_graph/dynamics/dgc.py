@@ -11,8 +11,10 @@ from ..batch import GraphBatch
 from ..conv import DynamicsConv
 from ..dirichlet import DirichletEnergy
 from .field import refuse_edge_attr
+from .registry import register_dynamics
 
 
+@register_dynamics("dgc")
 @final
 class DGC(DynamicsConv):
     r"""Decoupled graph convolution, that is heat diffusion: the gradient flow of the Dirichlet energy.

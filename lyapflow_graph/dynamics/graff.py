@@ -12,8 +12,10 @@ from solvers.typing import PerSystem
 from ..batch import GraphBatch
 from .aggregation import square, symmetric_neighbours, symmetrized
 from .field import GraphDynamics
+from .registry import register_dynamics
 
 
+@register_dynamics("graff")
 @final
 class GRAFF(GraphDynamics):
     r"""Gradient flow framework: down a parametrised Dirichlet energy, in closed form.

@@ -13,8 +13,10 @@ from solvers import Method
 
 from ..batch import GraphBatch
 from .field import GraphDynamics
+from .registry import register_dynamics
 
 
+@register_dynamics("grand")
 @final
 class GRAND(GraphDynamics):
     r"""Graph neural diffusion.

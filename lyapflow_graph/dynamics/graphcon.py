@@ -22,8 +22,10 @@ from .aggregation import (
     symmetrized,
 )
 from .field import SecondOrder
+from .registry import register_dynamics
 
 
+@register_dynamics("graphcon")
 @final
 class GraphCON(SecondOrder):
     r"""Graph-coupled oscillator network.

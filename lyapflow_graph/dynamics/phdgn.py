@@ -13,8 +13,10 @@ from solvers.typing import PerSystem
 from ..batch import GraphBatch
 from .aggregation import check_not_negative, log_cosh, normalized_neighbours, square
 from .field import SecondOrder
+from .registry import register_dynamics
 
 
+@register_dynamics("phdgn")
 @final
 class PHDGN(SecondOrder):
     r"""Port-Hamiltonian deep graph network.

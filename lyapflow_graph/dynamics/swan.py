@@ -15,8 +15,10 @@ from solvers.typing import PerSystem
 from ..batch import GraphBatch
 from .aggregation import antisymmetrized, check_monotone, log_cosh, mean_neighbours, square
 from .field import GraphDynamics
+from .registry import register_dynamics
 
 
+@register_dynamics("swan")
 @final
 class SWAN(GraphDynamics):
     r"""Space-weight antisymmetric network.

@@ -55,6 +55,12 @@
 #define CLOSED 1e-6  /* keeps the shares finite where all gates of a node are closed */
 #define EPSILON 1e-5 /* of the normalisation */
 
+static int wide_registers; /* whether there are 32 vector registers of 64 bytes */
+
+#if defined(__GNUC__)
+#include "flow.h" /* it needs vectors of the compiler's own */
+#endif
+
 static const float zeros_of_float[BLOCK] = {0};
 static const double zeros_of_double[BLOCK] = {0};
 
@@ -78,6 +84,10 @@ static const double zeros_of_double[BLOCK] = {0};
 #include "layer_real.h"
 #include "norm_real.h"
 #include "velocity_real.h"
+#if defined(__GNUC__)
+#include "product_real.h"
+#include "flow_real.h"
+#endif
 #undef REAL
 #undef BITS
 #undef NAME
@@ -114,6 +124,10 @@ static const double zeros_of_double[BLOCK] = {0};
 #include "layer_real.h"
 #include "norm_real.h"
 #include "velocity_real.h"
+#if defined(__GNUC__)
+#include "product_real.h"
+#include "flow_real.h"
+#endif
 
 /* Whatever a kernel is called with: addresses and strides, in the order of its arguments. */
 #define MOST 17
@@ -157,8 +171,8 @@ static int sums(int kernel)
 #define NODES first, last, call->channels, room
 #define CHANNELS first, last, call->channels
 #define FLAT first * call->channels, last * call->channels
-#define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->ptr, call->other, call->edge, room, \
-                               call->share, call->share ? CLOSED : 1})
+#define PIECE ((NAMED(Piece)){first, last, call->channels, call->padded, call->channels, call->ptr, call->other,       \
+                              call->edge, room, call->share, call->share ? CLOSED : 1, 1})
 #define SUMS(type) (type *)call->sums + sums(kernel) * piece * call->padded
 #define RUN(type)                                                                                                      \
     type *room = memory;                                                                                               \
@@ -325,6 +339,11 @@ static PyMethodDef methods[] = {
      "launch(kernel, doubles, threads, rows, channels, edges or systems, whether gates are normalised, address of the edges, "
      "address, stride, ...)\n\n"
      "Run a kernel on tensors given by their addresses."},
+#if defined(__GNUC__)
+    {"flow", (PyCFunction)(void (*)(void))flow_of, METH_FASTCALL,
+     "flow(numbers, addresses of tensors, step size, allowance, addresses of weights)\n\n"
+     "Run a whole flow on small graphs, or its backward; see flow.h. Gives the size of the tape."},
+#endif
     {"block", new_block, METH_O, "block(bytes)\n\nA block of memory of at least so many bytes."},
     {"release", release_blocks, METH_NOARGS, "release()\n\nGive free blocks back to the system."},
     {"held", count_blocks, METH_NOARGS, "held()\n\nBytes in use, and bytes that are free to be used again."},
@@ -335,6 +354,9 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_cpu", NULL, 0, 
 
 PyMODINIT_FUNC PyInit__cpu(void)
 {
+#if defined(__GNUC__) && defined(__x86_64__)
+    wide_registers = __builtin_cpu_supports("avx512f") != 0;
+#endif
     block_type = PyType_FromSpec(&block_spec);
     return block_type ? PyModule_Create(&definition) : NULL;
 }

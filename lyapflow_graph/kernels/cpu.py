@@ -20,6 +20,7 @@ except ImportError:  # there was no compiler when the package was installed
 Pair = tuple[Tensor, Tensor]
 LayerSums = tuple[Tensor, Tensor]  # of dweight, dbias, dk and down; of dq and dv
 available: bool = _cpu is not None
+has_flow: bool = hasattr(_cpu, "flow")  # which not every compiler makes
 
 # In the order of the enumeration in cpu.c.
 (
@@ -182,7 +183,7 @@ def layer_backward(
     With a residual also the one in y again, to add to.
     """
     dp, gn, sums = _like(kept.p), _rows_of(kept.p, 1, norm), _sums_of(norm)
-    dc, again = None if c is None or not of_edges else _like(c), _like(gy) if residual else None
+    dc, again = None if c is None or not of_edges else torch.zeros_like(c), _like(gy) if residual else None
     _run(_LAYER_ROWS, None, gy.shape, (*kept, *norm, gy, y, again, dp, gn, sums[0]))
     _run(_LAYER_COLUMNS, edges, gy.shape, (kept.p, c, kept.sums, gn, dp, dc, sums[1]), share=share)
     return dp, dc, again, sums
@@ -224,7 +225,7 @@ def layer_dual_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None, LayerSums]:  # fmt: skip
     """The change of what `layer_backward` gives along that of p and gy; with `after`, gy is that in f = silu(y)."""
     dp_, gns, sums = _like(kept.p), _rows_of(kept.p, 2, norm), _sums_of(norm)
-    dc, again = None if c is None else _like(c), _like(gy) if residual else None
+    dc, again = None if c is None else torch.zeros_like(c), _like(gy) if residual else None
     pairs = kept.p, kept_.p, kept.sums, kept_.sums, kept.stats, kept_.stats
     of_y = (None, None) if after is None else (after.y, after.y_)
     _run(_LAYER_DUAL_ROWS, None, gy.shape, (*pairs, *norm, gy, gy_, *of_y, again, dp_, gns, sums[0]))
@@ -288,6 +289,11 @@ def velocity_backward(
     _run(_VELOCITY_PRODUCTS, None, gradient.shape, (*first, of_rows, along, products, dalpha, dbeta), systems)
     _run(_VELOCITY_BACKWARD, None, gradient.shape, (*first, alpha, beta, products, along, dM, dg), systems)
     return dM, dg, dalpha, dbeta
+
+
+def flow(*given: Any) -> int:
+    """A whole flow on small graphs, or its backward, as flow.h says; gives the size of the tape."""
+    return _cpu.flow(*given)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import cpu
 from .cpu import After, Kept, LayerSums
-from .gated import gated_sums, gated_update, has_kernel, row_norm, silu
+from .gated import CLOSED, gated_sums, gated_update, has_kernel, row_norm, silu
 from .operators import backward_again, backward_of_backward
 
 
@@ -27,14 +27,14 @@ class LayerWeights(NamedTuple):
     Attributes:
         weight: `[4 d, d]`, of the maps to q, v, k and own, one below the other.
         bias: `[4 d]`, likewise.
-        norm_weight: `[d]`, of the normalisation.
+        norm_weight: `[d]`, of the normalisation; None where rows are not normalised.
         norm_bias: `[d]`, likewise.
     """
 
     weight: Tensor
     bias: Tensor
-    norm_weight: Tensor
-    norm_bias: Tensor
+    norm_weight: Tensor | None
+    norm_bias: Tensor | None
 
 
 class HeadWeights(NamedTuple):
@@ -72,7 +72,7 @@ def gated_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tenso
         edges: :attr:`GraphBatch.packed_edges`.
         form: Of the layer.
     """
-    if not fits(h, c, *weights):
+    if weights.norm_weight is None or not fits(h, c, *weights):
         return _plain_layer(h, c, weights, edges, form)
     return _Layer.apply(h, _padded(c, cpu.width(h.shape[1])), edges, form, *weights)
 
@@ -95,7 +95,7 @@ def gated_energy(
         seed: `[n]`, or None for ones.
         form: Of the layers.
     """
-    if not fits(h, c, *head, *(x for layer in layers for x in layer)):
+    if layers[0].norm_weight is None or not fits(h, c, *head, *(x for layer in layers for x in layer)):
         return _plain_energy(h, c, layers, head, edges, seed, form)
     flat = [x for layer in layers for x in layer]
     return _Energy.apply(h, _padded(c, cpu.width(h.shape[1])), edges, seed, form, *head, *flat)
@@ -118,8 +118,13 @@ def fits(h: Tensor, *others: Tensor | None) -> bool:
 def _plain_layer(h: Tensor, c: Tensor | None, weights: LayerWeights, edges: Tensor, form: Form) -> Tensor:
     q, v, k, own = F.linear(h, weights.weight, weights.bias).chunk(4, dim=1)
     num, den = gated_sums(k, q, v, c, edges)
-    norm = weights.norm_weight, weights.norm_bias
-    change = gated_update(own, num, den, *norm) if form.normalize else silu(row_norm(own + num, *norm))
+    norm_weight, norm_bias = weights.norm_weight, weights.norm_bias
+    if norm_weight is None or norm_bias is None:
+        change = silu(own + (num / (den + CLOSED) if form.normalize else num))
+    elif form.normalize:
+        change = gated_update(own, num, den, norm_weight, norm_bias)
+    else:
+        change = silu(row_norm(own + num, norm_weight, norm_bias))
     return h + change if form.residual else change
 
 

@@ -49,34 +49,36 @@
 
 typedef struct {
     ptrdiff_t first, last, channels, padded;
+    ptrdiff_t stored; /* entries of a row of an ordinary tensor: as many as it has channels, or padded as well */
     const int32_t *ptr, *other, *edge;
     REAL *restrict room;
     REAL share, closed;
+    int normed; /* whether rows are normalised; if not, their mean counts as 0 and their deviation as 1 */
 } NAME(Piece);
 
 #define UNPACK                                                                                                         \
     /* The mask says that it is a multiple: loops need no remainders. */                                               \
-    const ptrdiff_t channels = piece.channels, padded = piece.padded & -(ptrdiff_t)LANES;                              \
+    const ptrdiff_t channels = piece.channels, padded = piece.padded & -(ptrdiff_t)LANES, stored = piece.stored;       \
     REAL *restrict inside = piece.room, *restrict room = inside + padded;                                              \
     for (ptrdiff_t m = 0; m < padded; m++)                                                                             \
         inside[m] = m < channels
 
 /* A row of an ordinary tensor, as wide as it has channels, in a padded one. */
-static ALWAYS_INLINE const REAL *NAME(padded_row)(ptrdiff_t channels, ptrdiff_t padded, const REAL *row, REAL *restrict room)
+static ALWAYS_INLINE const REAL *NAME(padded_row)(ptrdiff_t stored, ptrdiff_t padded, const REAL *row, REAL *restrict room)
 {
-    if (channels == padded)
+    if (stored == padded)
         return row;
     SIMD /* not memcpy, whose stores overlap the loads that follow by pieces, which then wait */
     for (ptrdiff_t m = 0; m < padded; m++)
-        room[m] = m < channels ? row[m] : 0;
+        room[m] = m < stored ? row[m] : 0;
     return room;
 }
 
-static ALWAYS_INLINE void NAME(store)(ptrdiff_t channels, ptrdiff_t padded, const REAL *restrict row, REAL *restrict to)
+static ALWAYS_INLINE void NAME(store)(ptrdiff_t stored, ptrdiff_t padded, const REAL *restrict row, REAL *restrict to)
 {
     SIMD
     for (ptrdiff_t m = 0; m < padded; m++)
-        if (m < channels)
+        if (m < stored)
             to[m] = row[m];
 }
 
@@ -155,25 +157,25 @@ CLONES static void NAME(layer_value)(
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++)
             x[m] = own[m] + r[m];
-        const REAL mean = NAME(total)(padded, x) / (REAL)channels;
+        const REAL mean = piece.normed ? NAME(total)(padded, x) / (REAL)channels : 0;
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++)
             x[m] = (x[m] - mean) * inside[m];
-        const REAL inverse = 1 / SQRT(NAME(dot)(padded, x, x) / (REAL)channels + (REAL)EPSILON);
+        const REAL inverse = piece.normed ? 1 / SQRT(NAME(dot)(padded, x, x) / (REAL)channels + (REAL)EPSILON) : 1;
         stats[2 * i] = mean;
         stats[2 * i + 1] = inverse;
-        const REAL *hi = h.at ? NAME(padded_row)(channels, padded, ROW(h, i), to_own + padded) : NULL;
+        const REAL *hi = h.at ? NAME(padded_row)(stored, padded, ROW(h, i), to_own + padded) : NULL;
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
             const REAL t = x[m] * inverse * weight[m] + bias[m];
             x[m] = t * NAME(sigmoid)(t) + (hi ? hi[m] : 0);
         }
-        NAME(store)(channels, padded, x, ROW(y, i));
+        NAME(store)(stored, padded, x, ROW(y, i));
         if (f.at) {
             SIMD
             for (ptrdiff_t m = 0; m < padded; m++)
                 x[m] *= NAME(sigmoid)(x[m]);
-            NAME(store)(channels, padded, x, ROW(f, i));
+            NAME(store)(stored, padded, x, ROW(f, i));
         }
     }
 }
@@ -192,9 +194,9 @@ CLONES static void NAME(layer_backward_rows)(
         const REAL *own = p + 4 * padded * i + 3 * padded;
         const REAL *r = saved + 3 * padded * i, *over = r + padded, *R = over + padded;
         const REAL mean = stats[2 * i], inverse = stats[2 * i + 1];
-        const REAL *gi = NAME(padded_row)(channels, padded, ROW(gy, i), at);
+        const REAL *gi = NAME(padded_row)(stored, padded, ROW(gy, i), at);
         if (y.at) {
-            const REAL *yi = NAME(padded_row)(channels, padded, ROW(y, i), gt);
+            const REAL *yi = NAME(padded_row)(stored, padded, ROW(y, i), gt);
             SIMD
             for (ptrdiff_t m = 0; m < padded; m++) {
                 const REAL s = NAME(sigmoid)(yi[m]);
@@ -203,7 +205,7 @@ CLONES static void NAME(layer_backward_rows)(
             gi = at;
         }
         if (again.at)
-            NAME(store)(channels, padded, gi, ROW(again, i));
+            NAME(store)(stored, padded, gi, ROW(again, i));
         REAL A[LANES] = {0}, B[LANES] = {0};
         for (ptrdiff_t from = 0; from < padded; from += LANES)
             SIMD
@@ -217,7 +219,7 @@ CLONES static void NAME(layer_backward_rows)(
                 B[l] += below * x;
                 gt[m] = below;
             }
-        const REAL a = NAME(add_up)(A) / (REAL)channels, b = NAME(add_up)(B) / (REAL)channels;
+        const REAL over_n = piece.normed ? 1 / (REAL)channels : 0, a = NAME(add_up)(A) * over_n, b = NAME(add_up)(B) * over_n;
         REAL *restrict dk = dp + 4 * padded * i + 2 * padded, *restrict down = dk + padded;
         REAL *restrict gni = gn + padded * i;
         SIMD
@@ -238,7 +240,7 @@ static ALWAYS_INLINE void NAME(columns_of)(
     REAL share, const REAL *qj, REAL *restrict dqj, NAME(Out) dc, REAL *restrict sums)
 {
     const REAL *vj = qj + padded;
-    REAL of_q[64] = {0}, of_v[64] = {0}, unread[64];
+    REAL of_q[64] = {0}, of_v[64] = {0}, unread[64] = {0};
     for (int32_t e = begin; e < end; e++) {
         if (e + AHEAD < limit) {
             const ptrdiff_t next = other[e + AHEAD];
@@ -257,7 +259,7 @@ static ALWAYS_INLINE void NAME(columns_of)(
             const REAL t = gni[x] * (vj[x] - share * ri[x]) * (s * (1 - s));
             of_q[x] += t;
             of_v[x] += gni[x] * s;
-            dce[x] = t;
+            dce[x] += t;
         }
     }
     SIMD
@@ -356,28 +358,29 @@ CLONES static void NAME(layer_dual_value)(
                 A[l] += x_[m];
                 B[l] += x_[m] * x[m];
             }
-        const REAL mean_ = NAME(add_up)(A) / (REAL)channels, q = NAME(add_up)(B) / (REAL)channels;
+        const REAL over_n = piece.normed ? 1 / (REAL)channels : 0;
+        const REAL mean_ = NAME(add_up)(A) * over_n, q = NAME(add_up)(B) * over_n;
         stats_[2 * i] = mean_;
         stats_[2 * i + 1] = q;
-        const REAL *hi = h.at ? NAME(padded_row)(channels, padded, ROW(h, i), at) : NULL;
-        const REAL *hi_ = h_.at ? NAME(padded_row)(channels, padded, ROW(h_, i), at_) : NULL;
+        const REAL *hi = h.at ? NAME(padded_row)(stored, padded, ROW(h, i), at) : NULL;
+        const REAL *hi_ = h_.at ? NAME(padded_row)(stored, padded, ROW(h_, i), at_) : NULL;
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++) {
             const REAL t = x[m] * weight[m] + bias[m], s = NAME(sigmoid)(t);
             x_[m] = inverse * (x_[m] - mean_ - x[m] * q) * weight[m] * (s + t * s * (1 - s)) + (hi_ ? hi_[m] : 0);
             x[m] = t * s + (hi ? hi[m] : 0);
         }
-        NAME(store)(channels, padded, x_, ROW(y_, i));
+        NAME(store)(stored, padded, x_, ROW(y_, i));
         if (y.at) {
-            NAME(store)(channels, padded, x, ROW(y, i));
+            NAME(store)(stored, padded, x, ROW(y, i));
             SIMD
             for (ptrdiff_t m = 0; m < padded; m++) {
                 const REAL s = NAME(sigmoid)(x[m]);
                 x_[m] *= s + x[m] * s * (1 - s);
                 x[m] *= s;
             }
-            NAME(store)(channels, padded, x, ROW(f, i));
-            NAME(store)(channels, padded, x_, ROW(f_, i));
+            NAME(store)(stored, padded, x, ROW(f, i));
+            NAME(store)(stored, padded, x_, ROW(f_, i));
         }
     }
 }
@@ -400,11 +403,11 @@ CLONES static void NAME(layer_dual_rows)(
         const REAL *r = saved + 3 * padded * i, *over = r + padded, *R = over + padded;
         const REAL *r_ = saved_ + 3 * padded * i, *shrink = r_ + padded, *R_ = shrink + padded;
         const REAL mean = stats[2 * i], inverse = stats[2 * i + 1], mean_ = stats_[2 * i], q = stats_[2 * i + 1];
-        const REAL *g = NAME(padded_row)(channels, padded, ROW(gy, i), at);
-        const REAL *g_ = gy_.at ? NAME(padded_row)(channels, padded, ROW(gy_, i), at_) : NULL;
+        const REAL *g = NAME(padded_row)(stored, padded, ROW(gy, i), at);
+        const REAL *g_ = gy_.at ? NAME(padded_row)(stored, padded, ROW(gy_, i), at_) : NULL;
         if (y.at) {
-            const REAL *yi = NAME(padded_row)(channels, padded, ROW(y, i), gt);
-            const REAL *yi_ = NAME(padded_row)(channels, padded, ROW(y_, i), gt_);
+            const REAL *yi = NAME(padded_row)(stored, padded, ROW(y, i), gt);
+            const REAL *yi_ = NAME(padded_row)(stored, padded, ROW(y_, i), gt_);
             SIMD
             for (ptrdiff_t m = 0; m < padded; m++) {
                 const REAL s = NAME(sigmoid)(yi[m]), slope = s * (1 - s), f1 = s + yi[m] * slope;
@@ -415,7 +418,7 @@ CLONES static void NAME(layer_dual_rows)(
             g_ = at_;
         }
         if (again.at)
-            NAME(store)(channels, padded, g_, ROW(again, i));
+            NAME(store)(stored, padded, g_, ROW(again, i));
         REAL A[LANES] = {0}, A_[LANES] = {0}, B[LANES] = {0}, B_[LANES] = {0};
         for (ptrdiff_t from = 0; from < padded; from += LANES)
             SIMD
@@ -435,8 +438,9 @@ CLONES static void NAME(layer_dual_rows)(
                 B[l] += gt[m] * x[m];
                 B_[l] += gt_[m] * x[m] + gt[m] * x_[m];
             }
-        const REAL n = (REAL)channels, a = NAME(add_up)(A) / n, a_ = NAME(add_up)(A_) / n;
-        const REAL b = NAME(add_up)(B) / n, b_ = NAME(add_up)(B_) / n;
+        const REAL over_n = piece.normed ? 1 / (REAL)channels : 0;
+        const REAL a = NAME(add_up)(A) * over_n, a_ = NAME(add_up)(A_) * over_n;
+        const REAL b = NAME(add_up)(B) * over_n, b_ = NAME(add_up)(B_) * over_n;
         REAL *restrict dk_ = dp_ + 4 * padded * i + 2 * padded, *restrict down_ = dk_ + padded;
         REAL *restrict gn = gns + 2 * padded * i, *restrict gn_ = gn + padded;
         SIMD
@@ -459,7 +463,7 @@ static ALWAYS_INLINE void NAME(dual_columns_of)(
     const REAL *saved_, const REAL *gns, REAL share, ptrdiff_t j, REAL *restrict dqj, NAME(Out) dc, REAL *restrict sums)
 {
     const REAL *qj = p + 4 * padded * j + from, *vj = qj + padded, *qj_ = p_ + 4 * padded * j + from, *vj_ = qj_ + padded;
-    REAL of_q[64] = {0}, of_v[64] = {0}, unread[64];
+    REAL of_q[64] = {0}, of_v[64] = {0}, unread[64] = {0};
     for (int32_t e = begin; e < end; e++) {
         if (e + AHEAD < limit) {
             const ptrdiff_t next = other[e + AHEAD];
@@ -483,7 +487,7 @@ static ALWAYS_INLINE void NAME(dual_columns_of)(
             const REAL t = slope * (gn_[x] * apart + gn[x] * (vj_[x] - share * ri_[x] + apart * w * (1 - 2 * s)));
             of_q[x] += t;
             of_v[x] += gn_[x] * s + gn[x] * w * slope;
-            dce[x] = t;
+            dce[x] += t;
         }
     }
     SIMD

@@ -24,14 +24,14 @@ CLONES static void NAME(norm_forward)(NAME(Piece) piece, NAME(In) u, const REAL 
 {
     UNPACK;
     REAL *restrict x = room, *restrict at = x + padded, *restrict more = at + padded;
-    weight = NAME(padded_row)(channels, padded, weight, more);
-    bias = NAME(padded_row)(channels, padded, bias, more + padded);
+    weight = NAME(padded_row)(stored, padded, weight, more);
+    bias = NAME(padded_row)(stored, padded, bias, more + padded);
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
-        NAME(normalise_padded)(channels, padded, NAME(padded_row)(channels, padded, ROW(u, i), at), inside, x);
+        NAME(normalise_padded)(channels, padded, NAME(padded_row)(stored, padded, ROW(u, i), at), inside, x);
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++)
             x[m] = x[m] * weight[m] + bias[m];
-        NAME(store)(channels, padded, x, ROW(y, i));
+        NAME(store)(stored, padded, x, ROW(y, i));
     }
 }
 
@@ -41,11 +41,11 @@ CLONES static void NAME(norm_backward)(
     UNPACK;
     REAL *restrict x = room, *restrict at = x + padded, *restrict g = at + padded, *restrict more = g + padded;
     REAL *restrict dweight = sums, *restrict dbias = sums + padded;
-    weight = NAME(padded_row)(channels, padded, weight, more);
+    weight = NAME(padded_row)(stored, padded, weight, more);
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
-        const REAL *ui = NAME(padded_row)(channels, padded, ROW(u, i), at);
+        const REAL *ui = NAME(padded_row)(stored, padded, ROW(u, i), at);
         const REAL inverse = NAME(normalise_padded)(channels, padded, ui, inside, x);
-        const REAL *gi = NAME(padded_row)(channels, padded, ROW(gy, i), at);
+        const REAL *gi = NAME(padded_row)(stored, padded, ROW(gy, i), at);
         REAL A[LANES] = {0}, B[LANES] = {0};
         for (ptrdiff_t from = 0; from < padded; from += LANES)
             SIMD
@@ -61,7 +61,7 @@ CLONES static void NAME(norm_backward)(
         SIMD
         for (ptrdiff_t m = 0; m < padded; m++)
             g[m] = inverse * (g[m] - a - x[m] * b);
-        NAME(store)(channels, padded, g, ROW(du, i));
+        NAME(store)(stored, padded, g, ROW(du, i));
     }
 }
 
@@ -72,14 +72,14 @@ CLONES static void NAME(norm_double)(
     UNPACK;
     REAL *restrict x = room, *restrict x_ = x + padded, *restrict at = x_ + padded, *restrict at_ = at + padded;
     REAL *restrict y_ = at_ + padded, *restrict more = y_ + padded;
-    weight = NAME(padded_row)(channels, padded, weight, more);
-    lweight = NAME(padded_row)(channels, padded, lweight, more + padded);
-    lbias = NAME(padded_row)(channels, padded, lbias, more + 2 * padded);
+    weight = NAME(padded_row)(stored, padded, weight, more);
+    lweight = NAME(padded_row)(stored, padded, lweight, more + padded);
+    lbias = NAME(padded_row)(stored, padded, lbias, more + 2 * padded);
     for (ptrdiff_t i = piece.first; i < piece.last; i++) {
-        const REAL *ui = NAME(padded_row)(channels, padded, ROW(u, i), at);
+        const REAL *ui = NAME(padded_row)(stored, padded, ROW(u, i), at);
         const REAL inverse = NAME(normalise_padded)(channels, padded, ui, inside, x);
-        const REAL *g = NAME(padded_row)(channels, padded, ROW(gy, i), at);
-        const REAL *ui_ = NAME(padded_row)(channels, padded, ROW(lu, i), at_);
+        const REAL *g = NAME(padded_row)(stored, padded, ROW(gy, i), at);
+        const REAL *ui_ = NAME(padded_row)(stored, padded, ROW(lu, i), at_);
         const REAL mean = NAME(total)(padded, ui_) / (REAL)channels, q = NAME(dot)(padded, x, ui_) / (REAL)channels;
         REAL A[LANES] = {0}, A_[LANES] = {0}, B[LANES] = {0}, B_[LANES] = {0};
         for (ptrdiff_t from = 0; from < padded; from += LANES)
@@ -95,7 +95,7 @@ CLONES static void NAME(norm_double)(
                 B[l] += gx * x[m];
                 B_[l] += gx_ * x[m] + gx * x_[m];
             }
-        NAME(store)(channels, padded, y_, ROW(dgy, i));
+        NAME(store)(stored, padded, y_, ROW(dgy, i));
         const REAL n = (REAL)channels, a = NAME(add_up)(A) / n, a_ = NAME(add_up)(A_) / n;
         const REAL b = NAME(add_up)(B) / n, b_ = NAME(add_up)(B_) / n;
         SIMD
@@ -103,7 +103,7 @@ CLONES static void NAME(norm_double)(
             const REAL gu = inverse * (g[m] * weight[m] - a - x[m] * b);
             y_[m] = inverse * (g[m] * lweight[m] - a_ - x_[m] * b - x[m] * b_) - inverse * q * gu;
         }
-        NAME(store)(channels, padded, y_, ROW(du, i));
+        NAME(store)(stored, padded, y_, ROW(du, i));
     }
 }
 

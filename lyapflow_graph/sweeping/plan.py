@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ..training.config import Config, differences, read_toml, set_text, set_value
+from ..training.config import Config, differences, import_named, marked, read_toml, set_text, set_value
 from ..training.schema import ConfigError, check_names, convert, from_text
 from ..training.toml import to_toml
 from .space import Dimension, Label, grid, read_space
@@ -86,7 +86,7 @@ class Sweep:
         for key, dimension in self.space.items():
             for value in dimension.ends:
                 try:
-                    Config.from_dict(self._changed({key: value}))
+                    _config(self._changed({key: value}))
                 except ConfigError as error:
                     raise ConfigError(f"sweep.space: {key} = {value!r}: {error}") from None
         if self.search.sampler == "grid":
@@ -95,7 +95,7 @@ class Sweep:
     @property
     def base(self) -> Config:
         """The configuration in which nothing is varied yet."""
-        return Config.from_dict(self.tables)
+        return _config(self.tables)
 
     @property
     def size(self) -> int | None:
@@ -117,8 +117,9 @@ class Sweep:
             labels: Of the values of all keys that vary.
             seed: Of the run.
         """
+        check_names("", labels, self.space)
         values = {key: self.space[key].value(label) for key, label in labels.items()}
-        return Config.from_dict(self._changed(values) | {"seed": seed})
+        return _config(self._changed(values) | {"seed": seed})
 
     def points(self) -> list[dict[str, Label]]:
         """The points of the grid, in the order in which they are tried."""
@@ -174,18 +175,31 @@ def load_sweep(path: str | Path, overrides: Iterable[str] = ()) -> Sweep:
     >>> load_sweep(file, ["sweep.trials=50"]).search.trials
     50
     """
-    tables = read_toml(path)
+    return _sweep(Path(path), read_toml(path), overrides)
+
+
+def sweep_in(folder: Path) -> Sweep:
+    """The sweep of a folder, which may be somebody else's: what it names is not imported."""
+    return _sweep(folder / "sweep.toml", marked(read_toml(folder / "sweep.toml")), ())
+
+
+def _sweep(path: Path, tables: dict[str, Any], overrides: Iterable[str]) -> Sweep:
     try:
         if "sweep" not in tables:
             raise ConfigError("there is no table [sweep]; `lyapflow train` takes files without one")
         own = dict(convert("sweep", tables.pop("sweep"), Mapping))
         space = own.pop("space", {})
-        tables = _named(Path(path), own, tables)
+        tables = _named(path, own, tables)
         for override in overrides:
             _override(own, tables, override)
         return _made(own, space, tables)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _config(tables: Mapping[str, Any]) -> Config:
+    import_named(tables)  # here, where a worker in another process comes by as well
+    return Config.from_dict(tables)
 
 
 def _named(path: Path, own: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +226,6 @@ def _made(own: Mapping[str, Any], space: Any, tables: dict[str, Any]) -> Sweep:
     hints = typing.get_type_hints(Search)
     check_names("sweep.", own, [*hints, "space", "config"])
     values = {name: convert(f"sweep.{name}", value, hints[name]) for name, value in own.items()}
-    base = Config.from_dict(tables)
+    base = _config(tables)
     search = Search(**{"seeds": (base.seed,), **values})
     return Sweep(tables, read_space(convert("sweep.space", space, Mapping), tables), search)

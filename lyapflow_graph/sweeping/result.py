@@ -13,7 +13,7 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
-from ..data.dataset import Metric, maximise
+from ..metrics import METRICS
 from ..training.config import Config
 from ..training.files import write
 from ..training.markup import html_page, html_table, markdown_table
@@ -66,7 +66,7 @@ class SweepResult:
     """
 
     sweep: Sweep
-    metric: Metric
+    metric: str
     trials: Sequence[Trial]
     importance: Mapping[str, float]
 
@@ -127,7 +127,7 @@ class SweepResult:
         return paths
 
     def _about(self) -> str:
-        search, better = self.sweep.search, "higher" if maximise(self.metric) else "lower"
+        search, better = self.sweep.search, "higher" if METRICS[self.metric].maximise else "lower"
         seeds = f"mean over the seeds {', '.join(map(str, search.seeds))}" if len(search.seeds) > 1 else "one seed"
         about = (
             f"{self.sweep.base.data.name}: {self.summary()}. Values are of the validation set ({seeds}), {better} is "
@@ -148,7 +148,7 @@ class SweepResult:
 def result_of(trials: Trials) -> SweepResult:
     """What the storage says about a sweep."""
     told = [_told(trial) for trial in trials.all() if "passed_on" not in trial.user_attrs]
-    sign = -1 if maximise(trials.metric) else 1
+    sign = -1 if METRICS[trials.metric].maximise else 1
 
     def rank(trial: Trial) -> tuple[bool, float, int]:
         return trial.status != "complete", sign * (trial.value or 0.0), trial.number

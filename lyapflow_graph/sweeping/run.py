@@ -8,10 +8,10 @@ import optuna
 from optuna.storages import BaseStorage
 
 from ..data.dataset import GraphDataset
-from ..training.files import write
+from ..training.files import refuse_links, write
 from ..training.run import Interrupted, load_dataset
 from ..training.schema import ConfigError
-from .plan import Sweep, load_sweep
+from .plan import Sweep, sweep_in
 from .pool import Pool
 from .result import SweepResult, result_of
 from .storage import open_storage, shown
@@ -53,7 +53,7 @@ def run_sweep(
     >>> ring = torch.stack([torch.arange(6), torch.arange(1, 7) % 6])
     >>> graphs = [Data(x=torch.randn(6, 2), edge_index=ring, y=torch.randn(1, 1)) for _ in range(4)]
     >>> data = GraphDataset("rings", "graph", graphs[:2], graphs[2:3], graphs[3:], 2, 1, None, "l1", "mae")
-    >>> tables = {"data": {"name": "rings"}, "model": {"hidden_channels": 4}, "training": {"epochs": 2, "certify": 0}}
+    >>> tables = {"data": {"name": "rings"}, "model": {"hidden_channels": 4}, "training": {"epochs": 2}}
     >>> sweep = Sweep(tables, {"model.num_steps": Choices((1, 2))}, Search())
     >>> found = run_sweep(sweep, tempfile.mkdtemp(), dataset=data)
     >>> found.summary(), found.best.labels["model.num_steps"] in (1, 2)
@@ -65,6 +65,7 @@ def run_sweep(
     if dataset is not None and workers > 1:
         raise ValueError(f"dataset goes with one worker, got workers={workers}: processes load the data themselves")
     url = storage or f"sqlite:///{folder / 'sweep.db'}"
+    refuse_links(folder)
     _check_folder(sweep, folder, resume)
     data = load_dataset(sweep.base.data) if dataset is None else dataset
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -97,7 +98,7 @@ def _check_folder(sweep: Sweep, folder: Path, resume: bool) -> None:
         return
     if not resume:
         raise FileExistsError(f"{folder} has a sweep already; go on with it by --resume, or choose another folder")
-    found = load_sweep(folder / "sweep.toml").differences(sweep)
+    found = sweep_in(folder).differences(sweep)
     if found:
         raise ConfigError(f"the sweep in {folder} is another one (there / here): {'; '.join(found)}")
 

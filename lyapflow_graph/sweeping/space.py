@@ -50,6 +50,8 @@ class Choices:
 
     def value(self, label: Label) -> Any:
         """What is meant by a label."""
+        if label not in self.labels:
+            raise ConfigError(f"{label!r} is none of the choices {list(self.labels)}")
         return self.values[self.labels.index(label)]
 
     def written(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from ..data.dataset import Metric, maximise
+from ..metrics import METRICS
 from ..training.loaders import mix
 from .plan import Sweep
 from .space import Label
@@ -41,14 +42,14 @@ class Trials:
         metric: What their values are; None for a sweep that is there already.
     """
 
-    def __init__(self, sweep: Sweep, folder: Path, storage: BaseStorage, metric: Metric | None = None) -> None:
+    def __init__(self, sweep: Sweep, folder: Path, storage: BaseStorage, metric: str | None = None) -> None:
         self.sweep, self.folder, self._storage = sweep, folder, storage
         epochs = sweep.base.training.epochs
         name, pruner = study_name(sweep), _pruner(sweep.search.pruner, epochs)
         if metric is None:
             self.study = optuna.load_study(study_name=name, storage=storage, pruner=pruner, sampler=RandomSampler())
         else:
-            direction = StudyDirection.MAXIMIZE if maximise(metric) else StudyDirection.MINIMIZE
+            direction = StudyDirection.MAXIMIZE if METRICS[metric].maximise else StudyDirection.MINIMIZE
             self.study = optuna.create_study(
                 storage=storage, study_name=name, pruner=pruner, sampler=RandomSampler(), direction=direction,
                 load_if_exists=True,
@@ -56,7 +57,7 @@ class Trials:
             self.study.set_user_attr("metric", metric)
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> str:
         """What the values of the trials are."""
         return self.study.user_attrs["metric"]
 
@@ -151,7 +152,9 @@ class Trials:
         self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _is_dead(self, worker: str | None) -> bool:
-        if worker is None:  # killed before it could say so; nobody else is claiming now
+        # Without a name it was killed before it could say so: nobody else is claiming now. Any other that no worker
+        # gives itself is not a name of a file here.
+        if worker is None or not re.fullmatch(r"\d+-[0-9a-f]{12}", worker):
             return True
         path = self._lock_of(worker)
         try:

@@ -21,7 +21,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import Config
-from .history import ENERGY_COLUMNS, History
+from .files import DamagedError
+from .history import History
 from .loaders import Loader, mix
 from .module import GraphTask
 from .progress import EpochBar
@@ -133,9 +134,12 @@ class RunCallback(pl.Callback):
         if self._restored is not None:
             assert isinstance(pl_module, GraphTask)
             assert pl_module.schedule is not None
-            trainer.optimizers[0].load_state_dict(dict(self._restored.optimizer))
-            pl_module.schedule.load_state_dict(dict(self._restored.scheduler))
-            trainer.precision_plugin.load_state_dict(dict(self._restored.precision))
+            try:
+                trainer.optimizers[0].load_state_dict(dict(self._restored.optimizer))
+                pl_module.schedule.load_state_dict(dict(self._restored.scheduler))
+                trainer.precision_plugin.load_state_dict(dict(self._restored.precision))
+            except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+                raise DamagedError(f"the checkpoint in {self.folder} is not of this optimizer: {error!r}") from error
             trainer.should_stop = pl_module.schedule.is_over
             self._restored = None
         if trainer.is_global_zero:
@@ -144,7 +148,8 @@ class RunCallback(pl.Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, GraphTask)
-        pl_module.watches = len(self.history) % self.config.training.energy_every == 0
+        pl_module.guarding = len(self.history) >= self.config.training.guard_from * self.config.training.epochs
+        pl_module.descent_weight = self._descent_weight()
         seed_everything(self.config.seed, len(self.history) + 1, trainer.global_rank)
 
     def on_before_optimizer_step(
@@ -196,9 +201,20 @@ class RunCallback(pl.Callback):
         assert task.schedule is not None
         row = {"lr": task.schedule.lr, "train_loss": task.mean_loss(), "val_loss": task.evaluated["loss"]}
         row[f"val_{self.history.metric}"] = task.evaluated["metric"]
-        if task.flow[0] is not None:
-            row |= {name: getattr(task.curve, name, math.nan) for name in ENERGY_COLUMNS}
+        if task.monitor is not None:
+            row |= task.monitor.row()
+            row |= {"train_violations": task.train_violations, "descent_weight": task.descent_weight}
         return row
+
+    def _descent_weight(self) -> float:
+        """The weight of the descent objective in the next epoch, from what the one before it was like."""
+        training = self.config.training
+        if len(self.history) == 0 or training.descent_weight == 0:
+            return training.descent_weight
+        last, growth = self.history[-1], 1000 ** (3 / training.epochs)
+        too_many = last.get("train_violations", 0.0) > training.descent_tolerance
+        weight = last.get("descent_weight", 0.0) * (growth if too_many else growth**-0.25)
+        return min(weight, 1000 * training.descent_weight)
 
     def _save(self, trainer: pl.Trainer, task: GraphTask) -> None:
         assert task.schedule is not None

@@ -85,6 +85,20 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 def _load(path: Path) -> Checkpoint:
     read = load_tensors(path)
     wanted = {field.name for field in dataclasses.fields(Checkpoint)}
-    if read.pop("format", None) != _FORMAT or set(read) != wanted:
+    written = read.pop("format", None)
+    if not isinstance(written, int) or written != _FORMAT or set(read) != wanted:
         raise DamagedError(f"{path} is not a checkpoint of format {_FORMAT}")
-    return Checkpoint(**{**read, "columns": tuple(read["columns"])})
+    history, columns = read["history"], read["columns"]
+    tables = [read[name] for name in ("weights", "best", "optimizer", "scheduler", "precision")]
+    whole = isinstance(history, Tensor) and isinstance(columns, list) and history.ndim == 2
+    if not (
+        whole
+        and history.shape[1] == len(columns)
+        and all(isinstance(column, str) for column in columns)
+        and all(isinstance(table, dict) for table in tables)
+        and all(isinstance(weight, Tensor) for table in tables[:2] for weight in table.values())
+        and isinstance(read["config_hash"], str)
+        and isinstance(read["seconds"], float)
+    ):
+        raise DamagedError(f"{path} is damaged: it has fields that no checkpoint has")
+    return Checkpoint(**{**read, "columns": tuple(columns)})

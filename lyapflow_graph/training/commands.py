@@ -29,6 +29,8 @@ def run_train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
 ) -> None:  # fmt: skip
     """Train a model as a TOML file or a record says, test it, and leave its record in a folder."""
+    from lyapflow import DescentCount
+
     from . import Interrupted, load_config
     from .run import train as run_it
 
@@ -50,9 +52,8 @@ def run_train(
         f"epochs: {record.epochs}, best {record.best_epoch}; {record.seconds:.1f} s, {record.parameters:,} parameters"
     )
     out.print(f"{record.metric}: validation {record.val:.5g}, test {record.test:.5g}", style="bold")
-    if record.certificate is not None:
-        for line in record.certificate["sentences"][1:]:
-            out.print(line, markup=False, soft_wrap=True)
+    if record.descent is not None:
+        out.print(DescentCount(**record.descent).sentence("test graphs"), markup=False, soft_wrap=True)
 
 
 @report.command()
@@ -78,22 +79,15 @@ def run_predict(
     to: Annotated[Path, typer.Option("--out", "-o", help="A Parquet file.")] = Path("predictions.parquet"),
     part: Annotated[list[str] | None, typer.Option(help="train, val or test; all if not given.")] = None,
     root: Annotated[str | None, typer.Option(help="The folder of the data.")] = None,
-    certificate: Annotated[Path | None, typer.Option(help="Save the certificate of the field there.")] = None,
-    samples: Annotated[int, typer.Option(help="States sampled for the certificate; 0 for none.")] = 64,
 ) -> None:
     """Predict with a trained model, and say what its energy does on the data. The exit code is 1 if it rises."""
-    from lyapflow.commands import show
-
     from .predict import predict as apply
 
-    found = apply(run, data, parts=part or ("train", "val", "test"), root=root, samples=samples)  # type: ignore[arg-type]
+    found = apply(run, data, parts=part or ("train", "val", "test"), root=root)  # type: ignore[arg-type]
     out.print(f"{found.table.num_rows} predictions: {found.save(to)}", markup=False, soft_wrap=True)
-    if found.certificate is None:
-        return
-    show(found.certificate)
-    if certificate is not None:
-        out.print(f"saved: {found.certificate.save(certificate)}", markup=False, soft_wrap=True)
-    raise typer.Exit(0 if found.certificate.holds else 1)
+    if found.descent is not None:
+        out.print(found.descent.sentence("graphs"), markup=False, soft_wrap=True)
+        raise typer.Exit(0 if found.descent.holds else 1)
 
 
 @export.command()

@@ -5,14 +5,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from lyapflow.importing import NameFromFile, import_object
+from lyapflow.registry import Registry
+
+from ..backbones import BACKBONES
+from ..conv import DynamicsConv
+from ..dynamics import DYNAMICS
+from ..losses import LOSSES
+from ..metrics import METRICS
 from .model import options_of, resolved
-from .schema import ConfigError, check_names, convert, from_text
+from .schema import ConfigError, check_names, convert, from_text, leaves_of
 from .toml import to_toml
 
 
@@ -98,9 +107,13 @@ class TrainingConfig:
         standardize: For regression: whether the readout tells labels in units of their spread on the training set,
             from their mean on; see :meth:`GraphModel.standardize`. Loss and metric are of the labels as they are.
         keep: Which weights are tested in the end: "best" on the validation set, or "last".
-        energy_every: Epochs from one look at the energy along the flow to the next, beginning with the first; on one
-            large graph a look costs about a tenth of an epoch.
-        certify: States sampled for the certificate of the trained field; 0 for none.
+        descent_weight: Initial weight of :func:`lyapflow.descent_loss` in the loss of a model with a guard; 0 for no
+            such objective. The weight grows in every epoch in which more graphs than tolerated rise or are shortened
+            by the guard, up to 1000-fold in a third of the epochs, and falls a quarter as fast in the others.
+        descent_margin: The relative decrease of the energy that the objective asks of every step.
+        descent_tolerance: The share of training graphs whose energy may rise, or that the guard may shorten.
+        guard_from: The share of epochs after which steps are guarded in training too. Evaluation is always guarded,
+            where the model has a guard. Guarding from the start hinders learning.
         deterministic: Ask torch for deterministic algorithms, which may be slower on CUDA.
         device: "auto", "cpu" or "cuda".
 
@@ -129,8 +142,10 @@ class TrainingConfig:
     clusters: int = 100
     standardize: bool = False
     keep: Literal["best", "last"] = "best"
-    energy_every: int = 5
-    certify: int = 64
+    descent_weight: float = 0.1
+    descent_margin: float = 0.05
+    descent_tolerance: float = 1e-3
+    guard_from: float = 2 / 3
     deterministic: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -144,14 +159,14 @@ class TrainingConfig:
             "clip",
             "accumulate",
             "clusters",
-            "energy_every",
         ):
             value = getattr(self, name)
             _check(value is None or value > 0, f"training.{name}", value, "positive")
-        for name in ("weight_decay", "warm_up", "min_lr", "certify"):
+        for name in ("weight_decay", "warm_up", "min_lr", "descent_weight", "descent_margin", "descent_tolerance"):
             _check(getattr(self, name) >= 0, f"training.{name}", getattr(self, name), "0 or more")
         _check(0 < self.plateau_factor < 1, "training.plateau_factor", self.plateau_factor, "between 0 and 1")
         _check(self.min_lr <= self.lr, "training.min_lr", self.min_lr, f"at most lr, {self.lr}")
+        _check(0 <= self.guard_from <= 1, "training.guard_from", self.guard_from, "between 0 and 1")
         _check(len(self.neighbors) > 0, "training.neighbors", self.neighbors, "one number for each hop")
         if self.warm_up and self.scheduler == "plateau":
             raise ConfigError(f"training.warm_up goes with the schedulers none and cosine, got {self.warm_up}")
@@ -202,6 +217,11 @@ class Config:
         return to_toml(self.to_dict())
 
     @classmethod
+    def from_file(cls, tables: Mapping[str, Any]) -> Config:
+        """From tables of a model, a record or the folder of a run: as :meth:`from_dict`, but they name no code."""
+        return cls.from_dict(marked(convert("config", tables, Mapping)))
+
+    @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
         """From tables, as :meth:`to_dict` gives them or a TOML file has them."""
         check_names("", tables, [field.name for field in dataclasses.fields(cls)])
@@ -233,9 +253,12 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     >>> load_config(file, ["model.num_steps=16", "training.clip=none"]).model.options["num_steps"]
     16
     """
-    tables = _read_record(path) if Path(path).suffix == ".json" else read_toml(path)
+    written = Path(path).suffix != ".json"
+    tables = read_toml(path) if written else marked(_read_record(path))
     for override in overrides:
         set_text(tables, override)
+    if written:
+        import_named(tables)
     try:
         return Config.from_dict(tables)
     except ConfigError as error:
@@ -245,15 +268,59 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+        text = Path(path).read_text(encoding="utf-8")
+        if _LONG_KEY.search(text):
+            raise ConfigError("it has a key of more than 50 parts")
+        found = tomllib.loads(text)
+        leaves_of(found)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a TOML file of a configuration: {error}") from error
+    return found
+
+
+def marked(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of a file that the user did not write, whose texts import no code."""
+
+    def mark(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: mark(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [mark(one) for one in value]
+        return NameFromFile(value) if isinstance(value, str) else value
+
+    return {name: mark(value) for name, value in tables.items()}
+
+
+def import_named(tables: Mapping[str, Any]) -> None:
+    """Import the backbones, dynamics, losses and metrics that a configuration names as `module:object`.
+
+    Only for what the user has written: a record or a model may come from somebody else, and its names import nothing.
+    """
+    model, data = _table(tables, "model"), _table(tables, "data")
+    inside, options = _table(model, "backbone_options"), _table(data, "options")
+    found: list[tuple[Any, Registry[Any]]] = [(options.get("loss"), LOSSES), (options.get("metric"), METRICS)]
+    found += [(name, BACKBONES) for name in (model.get("backbone"), model.get("local"), inside.get("local"))]
+    kind = model.get("kind")
+    if isinstance(kind, str) and ":" in kind and kind not in {*DYNAMICS, *BACKBONES}:
+        made = import_object(kind, "a kind of model")
+        dynamics = isinstance(made, type) and issubclass(made, DynamicsConv)
+        found.append((kind, DYNAMICS if dynamics else BACKBONES))
+    for name, registry in found:
+        if isinstance(name, str):
+            registry.import_named(name)
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = tables.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _read_record(path: str | Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(Path(path).read_text(encoding="utf-8"))["config"])
-    except (ValueError, KeyError, TypeError) as error:
+        found = dict(json.loads(Path(path).read_text(encoding="utf-8"))["config"])
+        leaves_of(found)
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} is not the record of a run: {error}") from error
 
 
@@ -269,6 +336,8 @@ def differences(one: Config, other: Config) -> list[str]:
     return [f"{key}: {a.get(key)} / {b.get(key)}" for key in changed]
 
 
+# For which the parser takes memory that grows with the square of the parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){50}""")
 _PLACES = (("data", "root"), ("training", "device"))  # where a run happens is no part of what it is
 
 
@@ -283,6 +352,8 @@ def _plain(value: Any) -> Any:
     """With lists and dictionaries only, as TOML and JSON have them."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return str(value)  # without the mark of a NameFromFile, which files do not have
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 

@@ -1,54 +1,21 @@
-"""What the energy of a model does along its flow: curves while it is trained, and a certificate of what it became."""
+"""What the energy of a model does along its flow: counted over whole data sets, in every epoch and in the end."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
 
-from lyapflow import Certificate, Flow, certify
+from lyapflow import DescentCount
+from solvers import ExplicitRK, Solution, rises
+from solvers.method.base import find_method
 
 from ..batch import GraphBatch
 from ..conv import DynamicsConv
 from ..models import GraphModel
-
-_NODES_CERTIFIED = 2000
-
-
-@dataclasses.dataclass(frozen=True)
-class EnergyCurve:
-    """The energy along the flow, averaged over the graphs of a batch.
-
-    Attributes:
-        energy_first: Where the flow starts.
-        energy_last: Where it ends.
-        dissipation: Energy lost in a unit of time.
-        rising: The share of steps in which the energy of a graph rises by more than rounding.
-    """
-
-    energy_first: float
-    energy_last: float
-    dissipation: float
-    rising: float
-
-    @classmethod
-    def of(cls, energy: Tensor, time: float) -> EnergyCurve:
-        """From the energies after every step, `[steps + 1, S]`.
-
-        >>> EnergyCurve.of(torch.tensor([[4.0], [1.0], [2.0]]), time=2.0)
-        EnergyCurve(energy_first=4.0, energy_last=2.0, dissipation=1.0, rising=0.5)
-        """
-        if energy.numel() == 0:
-            return cls(math.nan, math.nan, math.nan, math.nan)
-        rounding = 8 * torch.finfo(energy.dtype).eps * energy.abs().amax(0)
-        rising = (energy.diff(dim=0) > rounding).double().mean() if len(energy) > 1 else torch.zeros(())
-        first, last = (float(row.double().mean()) for row in (energy[0], energy[-1]))
-        return cls(first, last, (first - last) / time, float(rising))
 
 
 def flow_of(model: GraphModel) -> DynamicsConv | None:
@@ -69,36 +36,84 @@ def flow_of(model: GraphModel) -> DynamicsConv | None:
     return body if callable(getattr(field, "energy", None)) else None
 
 
-def forward_with_energy(model: GraphModel, flow: DynamicsConv, data: Any) -> tuple[Tensor, EnergyCurve]:
-    """What the model gives, and the energy along the way there, in one pass."""
-    h, graphs = model.encode(data)
-    solution = flow.solve(h, graphs, saveat="steps")
-    h = flow.read(solution.y1)
-    output = model.decode(h, graphs)
-    return output, EnergyCurve.of(solution.energy, flow.num_steps * flow.step_size)
-
-
-def certificate_of(model: GraphModel, graphs: Sequence[Data], samples: int, seed: int = 0) -> Certificate | None:
-    """A certificate of the field of a model on the first of these graphs; None for a model without an energy.
+def forward_with_energy(
+    model: GraphModel, flow: DynamicsConv, data: Any, guard: bool | None = None
+) -> tuple[Tensor, Solution[Tensor]]:
+    """The output of a model and the solution of its flow, with the energies of all steps, in one pass.
 
     Args:
-        model: The model, which is put in evaluation mode.
-        graphs: As many are taken as have 2,000 nodes together, but one at least.
-        samples: How many states are sampled.
-        seed: Of the samples.
+        model: The model.
+        flow: Its flow.
+        data: A `Data` or `Batch`.
+        guard: Whether the steps are guarded; by default as the flow says.
+    """
+    h, graphs = model.encode(data)
+    if isinstance(find_method(flow.method), ExplicitRK):
+        solution = flow.take_steps(h, graphs, guard=guard)
+    else:
+        solution = flow.solve(h, graphs, saveat="steps")
+    return model.decode(flow.read(solution.y1), graphs), solution
+
+
+@torch.no_grad()
+def count_descent(model: GraphModel, batches: Iterable[Any]) -> DescentCount | None:
+    """In how many graphs and steps the energy of a model rises; None for a model without an energy.
+
+    >>> from torch_geometric.data import Data
+    >>> from lyapflow_graph import Tango
+    >>> ring = Data(x=torch.randn(3, 5), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]))
+    >>> count_descent(Tango(5, 8, 2), [ring, ring]).holds
+    True
     """
     flow = flow_of(model)
     if flow is None:
         return None
-    chosen, nodes = [graphs[0]], int(graphs[0].num_nodes or 0)
-    for graph in (graphs[i] for i in range(1, len(graphs))):
-        nodes += int(graph.num_nodes or 0)
-        if nodes > _NODES_CERTIFIED:
-            break
-        chosen.append(graph)
-    with torch.no_grad():
-        h, batch = model.eval().encode(Batch.from_data_list(chosen))
-        field = flow.bind(batch)
-        return certify(
-            Flow(field, flow.method, flow.num_steps, flow.step_size), flow.start(h), samples=samples, seed=seed
-        )
+    counts = (DescentCount.of(forward_with_energy(model, flow, batch)[1]) for batch in batches)
+    return sum(counts, DescentCount())
+
+
+@dataclasses.dataclass
+class EnergyMonitor:
+    """Adds up what the energy does over the batches of an epoch.
+
+    Attributes:
+        count: Of graphs and steps.
+        violating: Graphs with a step that raised the energy, or that the guard had to shorten.
+        first: The sum of the energies at the start of the flow.
+        last: The sum of those at its end.
+    """
+
+    count: DescentCount = dataclasses.field(default_factory=DescentCount)
+    violating: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    def add(self, solution: Solution[Tensor]) -> None:
+        """The energies of a batch."""
+        energy = solution.energy.detach().double()
+        self.count = self.count + DescentCount.of(solution)
+        self.violating += int(violations(solution).sum())
+        self.first += float(energy[0].sum())
+        self.last += float(energy[-1].sum())
+
+    def over_all(self, reduce: Any) -> EnergyMonitor:
+        """The sum over all processes, where `reduce` sums a tensor over them."""
+        own = [*dataclasses.astuple(self.count), self.violating, self.first, self.last]
+        *counts, violating, first, last = reduce(torch.tensor(own, dtype=torch.float64)).tolist()
+        return EnergyMonitor(DescentCount(*map(int, counts)), int(violating), first, last)
+
+    def row(self) -> dict[str, float]:
+        """The columns of the history."""
+        graphs, steps = max(1, self.count.systems), max(1, self.count.steps)
+        return {
+            "energy_first": self.first / graphs,
+            "energy_last": self.last / graphs,
+            "rising": self.count.rising_steps / steps,
+            "shortened": self.count.shortened_steps / steps,
+        }
+
+
+def violations(solution: Solution[Tensor]) -> Tensor:
+    """Which graphs have a step that raised the energy, or that the guard had to shorten: `[S]`."""
+    rising = rises(solution.energy.detach()).any(0)
+    return rising if solution.fraction is None else rising | (solution.fraction < 1).any(0)

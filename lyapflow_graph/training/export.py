@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ..data.dataset import GraphDataset, Loss, Metric
+import torch
+
+from ..data.dataset import GraphDataset
 from ..models import GraphModel
 from .config import Config
 from .files import DamagedError, load_tensors, save_tensors
 from .model import make_model
+from .schema import ConfigError, check_names, convert
 
 _FORMAT = 1
+_ABOUT = ("name", "task", "in_channels", "out_channels", "edge_dim", "loss", "metric", "pe")
+_PARTS = ("num_layers", "towers", "pre_layers", "post_layers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +56,7 @@ def export_model(path: str | Path, model: GraphModel, config: Config, dataset: G
     8
     """
     path = Path(path)
-    about = {
-        "name": dataset.name,
-        "task": dataset.task,
-        "in_channels": _plain(dataset.in_channels),
-        "out_channels": dataset.out_channels,
-        "edge_dim": _plain(dataset.edge_dim),
-        "loss": dataset.loss,
-        "metric": dataset.metric,
-        "pe": dict(dataset.pe),
-    }
+    about = {name: _plain(getattr(dataset, name)) for name in _ABOUT}
     weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     save_tensors(path, {"format": _FORMAT, "config": config.to_dict(), "benchmark": about, "weights": weights})
     return path
@@ -71,19 +69,21 @@ def load_exported(path: str | Path) -> Exported:
     if not path.exists():
         raise FileNotFoundError(f"there is no model {path}; a run writes it when it has ended")
     read = load_tensors(path)
-    if read.get("format") != _FORMAT or not {"config", "benchmark", "weights"} <= set(read):
+    written = read.get("format")
+    if not isinstance(written, int) or written != _FORMAT or not {"config", "benchmark", "weights"} <= set(read):
         raise DamagedError(f"{path} is not a model of format {_FORMAT}")
-    config, dataset = Config.from_dict(read["config"]), _dataset(**read["benchmark"])
-    model = make_model(config.model.kind, config.model.hidden_channels, config.model.options, dataset)
-    model.to(next(value.dtype for value in read["weights"].values() if value.is_floating_point()))
-    model.load_state_dict(read["weights"])
-    return Exported(model.eval(), config, dataset)
+    try:
+        config, dataset = Config.from_file(read["config"]), _dataset(read["benchmark"])
+        return Exported(_model(config, dataset, read["weights"]), config, dataset)
+    except Exception as error:  # whatever comes of building what the file describes
+        raise DamagedError(f"{path} describes no model that this version can build: {error}") from error
 
 
 def load_model(path: str | Path) -> GraphModel:
     """The trained model of a run, in evaluation mode, from its folder or from an exported file.
 
-    Nothing of the file is executed: it holds tensors, numbers and texts.
+    The file cannot run code: it holds tensors, numbers and texts, and names in it import nothing. The model takes no
+    more memory than its weights in the file.
 
     Args:
         path: The folder of a run, or a file of `lyapflow export`.
@@ -96,20 +96,35 @@ def load_model(path: str | Path) -> GraphModel:
     return load_exported(path).model
 
 
-def _dataset(
-    name: str,
-    task: Literal["node", "graph"],
-    in_channels: int | list[int],
-    out_channels: int,
-    edge_dim: int | list[int] | None,
-    loss: Loss,
-    metric: Metric,
-    pe: dict[str, int],
-) -> GraphDataset:
-    widths = tuple(in_channels) if isinstance(in_channels, list) else in_channels
-    edges = tuple(edge_dim) if isinstance(edge_dim, list) else edge_dim
-    return GraphDataset(name, task, [], [], [], widths, out_channels, edges, loss, metric, pe)
+def _dataset(read: Any) -> GraphDataset:
+    hints = typing.get_type_hints(GraphDataset)
+    given = convert("benchmark", read, Mapping)
+    check_names("benchmark.", given, _ABOUT)
+    about = {name: convert(f"benchmark.{name}", given.get(name), hints[name]) for name in _ABOUT}
+    return GraphDataset(train=[], val=[], test=[], **about)
 
 
-def _plain(widths: Any) -> Any:
-    return widths if widths is None or isinstance(widths, int) else list(widths)
+def _model(config: Config, dataset: GraphDataset, read: Any) -> GraphModel:
+    weights = convert("weights", read, Mapping)
+    made = config.model.kind, config.model.hidden_channels, config.model.options, dataset
+    _check_counts(config.model.options, len(weights))
+    with torch.device("meta"):  # its sizes, before there is memory for them
+        sizes = {name: tuple(value.shape) for name, value in make_model(*made).state_dict().items()}
+    if sizes != {name: tuple(value.shape) for name, value in weights.items()}:
+        raise ConfigError("its weights are not those of the model that its configuration describes")
+    model = make_model(*made)
+    model.to(next((value.dtype for value in weights.values() if value.is_floating_point()), torch.float32))
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _check_counts(options: Mapping[str, Any], weights: int) -> None:
+    """That a model has no more parts than there are weights."""
+    parts = [*_PARTS, *(() if options.get("share_weights", True) else ("num_steps",))]
+    for name, value in {**options, **(options.get("backbone_options") or {})}.items():
+        if name in parts and isinstance(value, int) and value > weights:
+            raise ConfigError(f"model.{name} is {value}, but there are weights of {weights} parts only")
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value

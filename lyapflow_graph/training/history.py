@@ -12,10 +12,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ..data.dataset import Metric, maximise
+from ..metrics import METRICS
 from .files import write
 
-ENERGY_COLUMNS = ("energy_first", "energy_last", "dissipation", "rising")
+ENERGY_COLUMNS = ("energy_first", "energy_last", "rising", "shortened", "train_violations", "descent_weight")
 
 
 @final
@@ -35,8 +35,8 @@ class History:
     (2, 1, 1.0)
     """
 
-    def __init__(self, metric: Metric, with_energy: bool, rows: Tensor | None = None) -> None:
-        self.metric: Metric = metric
+    def __init__(self, metric: str, with_energy: bool, rows: Tensor | None = None) -> None:
+        self.metric = metric
         self.columns: tuple[str, ...] = ("epoch", "lr", "train_loss", "val_loss", f"val_{metric}")
         self.columns += ENERGY_COLUMNS if with_energy else ()
         self._rows: list[list[float]] = [] if rows is None else rows.tolist()
@@ -63,7 +63,7 @@ class History:
     def best_epoch(self) -> int:
         """The first with the best validation metric; 0 before any."""
         values = self.column(f"val_{self.metric}")
-        sign = -1 if maximise(self.metric) else 1
+        sign = -1 if METRICS[self.metric].maximise else 1
         keys = [math.inf if math.isnan(value) else sign * value for value in values]
         return 1 + keys.index(min(keys)) if keys else 0
 

@@ -9,38 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from torch_geometric.nn import conv as pyg
 
-from ..backbones import BACKBONES, GPS, GatedGCN, PyGBackbone, make_backbone
-from ..conv import DynamicsConv
+from lyapflow.registry import UnknownNameError, meant
+
+from ..backbones import BACKBONES, make_backbone
 from ..data.dataset import GraphDataset
-from ..dynamics import ADGN, DGC, GRAFF, GRAND, PHDGN, SWAN, GraphCON
+from ..dynamics import DYNAMICS
 from ..models import GraphModel, GraphNet, Tango
 from ..tango import TangoConv
 from .schema import ConfigError, check_names, convert, representable
 
-DYNAMICS: dict[str, type[DynamicsConv]] = {
-    "adgn": ADGN,
-    "dgc": DGC,
-    "graff": GRAFF,
-    "grand": GRAND,
-    "graphcon": GraphCON,
-    "phdgn": PHDGN,
-    "swan": SWAN,
-}
-KINDS = ("tango", *BACKBONES, *DYNAMICS)
-"""What `kind` of a model can be: TANGO, a backbone by itself, or other dynamics."""
-
-_CONVS: dict[str, Any] = {
-    "gcn": pyg.GCNConv,
-    "gat": pyg.GATConv,
-    "gatv2": pyg.GATv2Conv,
-    "graphsage": pyg.SAGEConv,
-    "gin": pyg.GINConv,
-    "gine": pyg.GINEConv,
-    "gcnii": pyg.GCN2Conv,
-    "pna": pyg.PNAConv,
-}
 # What is fixed by the dataset, by hidden_channels, or by the place of a layer in a network.
 _FIXED = {"self", "in_channels", "out_channels", "hidden_channels", "channels", "task", "edge_dim", "pe", "body"}
 _FIXED |= {"name", "nn", "deg", "layer", "concat", "cached", "energy_gnn"}
@@ -61,11 +39,16 @@ class Option:
     default: Any = _NONE_HERE
 
 
+def kinds() -> tuple[str, ...]:
+    """What `kind` of a model can be: TANGO, a backbone by itself, or other dynamics."""
+    return ("tango", *BACKBONES, *DYNAMICS)
+
+
 def options_of(kind: str, given: Mapping[str, Any]) -> dict[str, Option]:
     """What can be set of a kind of model, from the signatures of what it is made of.
 
     Args:
-        kind: One of `KINDS`.
+        kind: One of :func:`kinds`.
         given: What is set; the message passing in GPS has options of its own.
 
     >>> options_of("grand", {})["heads"]
@@ -86,9 +69,12 @@ def resolved(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Traceback (most recent call last):
     lyapflow_graph.training.schema.ConfigError: unknown key model.num_step; did you mean model.num_steps? known are: ...
     """
-    if kind not in KINDS:
-        raise ConfigError(f"model.kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    known = options_of(kind, given)
+    if kind not in kinds():
+        raise ConfigError(f"unknown model.kind {kind!r}; {meant(kind, kinds())}")
+    try:
+        known = options_of(kind, given)
+    except UnknownNameError as error:
+        raise ConfigError(f"model.local: {error}") from None
     check_names("model.", given, {*known, "kind", "hidden_channels"})
     found = {name: option.default for name, option in known.items() if option.default is not _NONE_HERE}
     found |= {name: convert(f"model.{name}", value, known[name].hint) for name, value in given.items()}
@@ -101,7 +87,7 @@ def make_model(kind: str, hidden_channels: int, options: Mapping[str, Any], data
     """The model, with the widths that the dataset has.
 
     Args:
-        kind: One of `KINDS`.
+        kind: One of :func:`kinds`.
         hidden_channels: The width inside.
         options: Everything else, as :func:`resolved` gives it.
         dataset: What it is for.
@@ -135,20 +121,18 @@ def _check_backbone_options(options: Mapping[str, Any]) -> None:
     """That the networks of TANGO know their own options."""
     own = options.get("backbone_options") or {}
     backbone = options["backbone"]
-    if backbone not in BACKBONES:
-        raise ConfigError(f"model.backbone must be one of {', '.join(BACKBONES)}, got {backbone!r}")
-    known = set(_backbone_options(backbone, own)) - {"num_layers", "norm", "act", "dropout"}
+    try:
+        known = set(_backbone_options(backbone, own)) - {"num_layers", "norm", "act", "dropout"}
+    except UnknownNameError as error:
+        raise ConfigError(f"model.backbone: {error}") from None
     check_names("model.backbone_options.", own, known)
 
 
 def _backbone_options(name: str, given: Mapping[str, Any]) -> dict[str, Option]:
-    if name == "gatedgcn":
-        return _options(GatedGCN)
-    if name == "gps":
-        local = given.get("local", "gatedgcn")
-        of_local = _without_defaults(_CONVS[local]) if local in _CONVS else {"normalize": Option(bool)}
-        return of_local | _options(GPS)
-    return _without_defaults(_CONVS[name]) | _options(PyGBackbone)
+    entry = BACKBONES[name]
+    own = _options(entry.options)
+    inner = BACKBONES[given.get("local", own["local"].default)] if entry.wraps_layer else entry
+    return ({} if inner.layer_options is None else _without_defaults(inner.layer_options)) | own
 
 
 def _without_defaults(made: Any) -> dict[str, Option]:
@@ -156,9 +140,10 @@ def _without_defaults(made: Any) -> dict[str, Option]:
 
 
 def _options(made: Any) -> dict[str, Option]:
-    hints = typing.get_type_hints(made.__init__)
+    call = made.__init__ if inspect.isclass(made) else made
+    hints = typing.get_type_hints(call)
     found = {}
-    for name, parameter in inspect.signature(made.__init__).parameters.items():
+    for name, parameter in inspect.signature(call).parameters.items():
         # A parameter without a default is given by what makes the network.
         if parameter.kind is parameter.VAR_KEYWORD or name in _FIXED or parameter.default is parameter.empty:
             continue

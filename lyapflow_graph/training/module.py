@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import lightning.pytorch as pl
@@ -10,11 +11,14 @@ import torch.distributed
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from lyapflow import descent_loss
+
 from ..data.dataset import GraphDataset
+from ..losses import LOSSES, judged
+from ..metrics import METRICS
 from ..models import GraphModel
 from .config import TrainingConfig
-from .energy_monitor import EnergyCurve, flow_of, forward_with_energy
-from .objectives import judged, loss_sums, make_metric, update_metric
+from .energy_monitor import EnergyMonitor, flow_of, forward_with_energy
 from .schedules import Schedule
 
 
@@ -33,12 +37,16 @@ class GraphTask(pl.LightningModule):
 
     def __init__(self, model: GraphModel, dataset: GraphDataset, training: TrainingConfig) -> None:
         super().__init__()
-        self.model, self.loss, self.settings = model, dataset.loss, training
-        self.metric = make_metric(dataset)
+        self.model, self.loss, self.settings = model, LOSSES[dataset.loss], training
+        self.metric_entry = METRICS[dataset.metric]
+        self.metric = self.metric_entry.make(dataset)
         self.flow = (flow_of(model),)  # in a tuple, so that its weights are not counted twice
         self.schedule: Schedule | None = None
-        self.watches = True  # whether the next validation looks at the energy
-        self.curve: EnergyCurve | None = None
+        self.guarding = False  # whether steps are guarded in training too
+        self.descent_weight = 0.0
+        self.train_violations = math.nan  # the share of graphs of the last training epoch
+        self.monitor: EnergyMonitor | None = None  # of the last evaluation
+        self._train_monitor = EnergyMonitor()
         self.evaluated: dict[str, float] = {}  # loss and metric of the last evaluation
         self._sums: list[Tensor] = []
         self._train_sums: list[Tensor] = []
@@ -53,10 +61,20 @@ class GraphTask(pl.LightningModule):
     # -- training -----------------------------------------------------------------------------------------------------
 
     def on_train_epoch_start(self) -> None:
-        self._sums = []
+        self._sums, self._train_monitor = [], EnergyMonitor()
 
     def training_step(self, batch: Any, index: int) -> Tensor:
-        loss = self._loss(self.model(batch), batch)
+        flow = self.flow[0]
+        if flow is None or not flow.guard:
+            loss = self._loss(self.model(batch), batch)
+        else:
+            prediction, solution = forward_with_energy(self.model, flow, batch, self.guarding)
+            self._train_monitor.add(solution)
+            loss = self._loss(prediction, batch)
+            if self.descent_weight > 0:
+                graphs = torch.tensor(float(solution.energy.shape[1]), device=self.device)
+                share = graphs / self._over_all(graphs).clamp(min=1)
+                loss = loss + self.descent_weight * share * descent_loss(solution.energy, self.settings.descent_margin)
         # The gradients of the processes are averaged; the loss of the batch is the sum of their shares.
         return loss * self.trainer.world_size
 
@@ -69,42 +87,54 @@ class GraphTask(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._train_sums, self._sums = self._sums, []
-        self.curve = None
+        self._watch()
 
     def validation_step(self, batch: Any, index: int) -> None:
-        flow = self.flow[0]
-        if index == 0 and self.watches and flow is not None:
-            prediction, self.curve = forward_with_energy(self.model, flow, batch)
-        else:
-            prediction = self.model(batch)
-        self._evaluate(prediction, batch)
+        self._evaluate(batch)
 
     def on_validation_epoch_end(self) -> None:
         self._finish()
         self._sums = self._train_sums
+        flow = self.flow[0]
+        if flow is not None and flow.guard:
+            seen = self._train_monitor.over_all(self._over_all)
+            self.train_violations = seen.violating / max(1, seen.count.systems)
 
     def on_test_epoch_start(self) -> None:
         self._sums = []
+        self._watch()
 
     def test_step(self, batch: Any, index: int) -> None:
-        self._evaluate(self.model(batch), batch)
+        self._evaluate(batch)
 
     def on_test_epoch_end(self) -> None:
         self._finish()
 
-    def _evaluate(self, prediction: Tensor, batch: Any) -> None:
+    def _watch(self) -> None:
+        self.monitor = None if self.flow[0] is None else EnergyMonitor()
+
+    def _evaluate(self, batch: Any) -> None:
+        if self.monitor is None:
+            prediction = self.model(batch)
+        else:
+            flow = self.flow[0]
+            assert flow is not None
+            prediction, solution = forward_with_energy(self.model, flow, batch)
+            self.monitor.add(solution)
         self._loss(prediction, batch)
-        update_metric(self.metric, judged(prediction, batch))
+        self.metric_entry.update(self.metric, judged(prediction, batch))
 
     def _finish(self) -> None:
         self.evaluated = {"loss": self.mean_loss(), "metric": float(self.metric.compute())}
         self.metric.reset()
+        if self.monitor is not None:
+            self.monitor = self.monitor.over_all(self._over_all)
 
     # -- losses -------------------------------------------------------------------------------------------------------
 
     def _loss(self, prediction: Tensor, batch: Any) -> Tensor:
         """The share of this process in the loss of the batch; its parts are kept for the mean over the epoch."""
-        total, count = loss_sums(self.loss, judged(prediction, batch), self._over_all)
+        total, count = self.loss.sums(judged(prediction, batch, self._over_all))
         count = self._over_all(count.detach())
         self._sums.append(torch.stack([total.detach().double(), count.double()]))
         return total / torch.where(count > 0, count, 1.0)

@@ -27,11 +27,11 @@ def draw_run(history: History, folder: Path) -> None:
         figure.savefig(folder / "training.png", dpi=100)
         if ENERGY_COLUMNS[0] in history.columns:
             figure = Figure(figsize=(14, 3.8), layout="constrained")
-            energy, dissipation, rising = figure.subplots(1, 3)
+            energy, rising, weight = figure.subplots(1, 3)
             _draw(energy, history, ("energy_first", "energy_last"), "Energy where the flow starts and ends")
-            _draw(dissipation, history, ("dissipation",), "Energy lost in a unit of time")
-            _draw(rising, history, ("rising",), "Share of steps in which the energy rises")
+            _draw(rising, history, ("rising", "shortened", "train_violations"), "Rising and shortened steps, as shares")
             rising.set_ylim(-0.02, 1.02)
+            _draw(weight, history, ("descent_weight",), "Weight of the descent objective")
             figure.savefig(folder / "energy.png", dpi=100)
 
 
@@ -39,7 +39,7 @@ def _draw(axes: Axes, history: History, columns: tuple[str, ...], title: str) ->
     values = []
     for name, colour in zip(columns, LINES, strict=False):
         pairs = zip(history.column("epoch"), history.column(name), strict=True)
-        known = [(epoch, value) for epoch, value in pairs if not math.isnan(value)]  # not looked at in every epoch
+        known = [(epoch, value) for epoch, value in pairs if not math.isnan(value)]
         values += [value for _, value in known]
         marker = "o" if len(known) == 1 else None
         axes.plot(*zip(*known, strict=True), color=colour, lw=1.4, marker=marker, label=name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""What a trained model says about data, as a table, with a certificate of its field on that data."""
+"""What a trained model says about data, as a table, with a count of the steps in which its energy rises."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from lyapflow import Certificate
+from lyapflow import DescentCount
 
+from ..conv import DynamicsConv
 from ..data.dataset import GraphDataset
 from ..data.loader import BatchLoader
-from .energy_monitor import certificate_of
+from ..losses import LOSSES
+from .energy_monitor import flow_of, forward_with_energy
 from .export import Exported, load_exported
 from .files import write
 from .run import load_dataset, prepared
@@ -35,7 +37,7 @@ class Predictions:
         table: A row for each: `part`, `graph` (its number in the part), `node` (its number in the graph), and then
             `class` and `probability_0`, ... for classes, `probability` for yes or no, `value` for regression, numbered
             where there are several; `label` likewise, where the data has labels.
-        certificate: Of the field on this data; None for a model without an energy.
+        descent: In how many graphs and steps of this data the energy rises; None for a model without an energy.
 
     >>> import tempfile
     >>> from lyapflow_graph.training import Predictions
@@ -45,7 +47,7 @@ class Predictions:
     """
 
     table: pa.Table
-    certificate: Certificate | None
+    descent: DescentCount | None
 
     def save(self, path: str | Path) -> Path:
         """Write the table as a Parquet file."""
@@ -61,17 +63,16 @@ def predict(
     *,
     parts: Iterable[Part] = ("train", "val", "test"),
     root: str | None = None,
-    samples: int = 64,
 ) -> Predictions:
     """Apply the model of a run to data.
 
     Args:
         run: The folder of a run, or a file of `lyapflow export`.
-        data: As :func:`lyapflow_graph.data.load` takes it, or the data itself; by default that of the run. It gets the
-            positional encodings that the model was trained with.
+        data: As :func:`lyapflow_graph.data.load` takes it, or the data itself; by default that of the run, unless that
+            is code (`module:object`), which is imported only if it is given here. It gets the positional encodings
+            that the model was trained with.
         parts: Which parts of it.
         root: The folder of the files; by default that of the run.
-        samples: States sampled for the certificate; 0 for none.
 
     >>> from lyapflow_graph.training import predict
     >>> predict("nowhere")
@@ -85,23 +86,24 @@ def predict(
     found = _data_of(exported, data, root)
     _check(exported.dataset, found)
     columns: list[Columns] = []
+    flow = flow_of(exported.model)
+    count = None if flow is None else DescentCount()
     for part in chosen:
-        columns += _rows(exported, part, getattr(found, part))
+        rows, counted = _rows(exported, flow, part, getattr(found, part))
+        columns += rows
+        count = None if count is None else count + counted
     table = pa.concat_tables([pa.table({name: _array(value) for name, value in rows.items()}) for rows in columns])
     table = table.replace_schema_metadata({"dataset": found.name, "run": exported.config.hash})
-    graphs: Sequence[Data] = next((getattr(found, part) for part in reversed(chosen) if len(getattr(found, part))), [])
-    certificate = certificate_of(exported.model, graphs, samples) if samples and len(graphs) else None
-    return Predictions(table, certificate)
+    return Predictions(table, count)
 
 
 def _data_of(exported: Exported, data: str | GraphDataset | None, root: str | None) -> GraphDataset:
     if isinstance(data, GraphDataset):
         return prepared(data, exported.config)
     given = exported.config.data
-    same = data is None or data == given.name
     # Options belong to the data of the run; other data is taken as it is, with the encodings that the model needs.
-    changed = given if same else dataclasses.replace(given, name=str(data), split=0, options={})
-    changed = dataclasses.replace(changed, root=root or given.root)
+    changed = given if data in (None, given.name) else dataclasses.replace(given, split=0, options={})
+    changed = dataclasses.replace(changed, name=data or given.name, root=root or given.root)
     return prepared(load_dataset(changed), dataclasses.replace(exported.config, data=changed))
 
 
@@ -113,11 +115,18 @@ def _check(trained: GraphDataset, given: GraphDataset) -> None:
 
 
 @torch.no_grad()
-def _rows(exported: Exported, part: str, graphs: Sequence[Data]) -> list[Columns]:
+def _rows(
+    exported: Exported, flow: DynamicsConv | None, part: str, graphs: Sequence[Data]
+) -> tuple[list[Columns], DescentCount]:
     found: list[Columns] = []
-    before = 0
+    before, count_of_part = 0, DescentCount()
     for batch in BatchLoader(graphs, _IN_ONE_PASS) if len(graphs) else ():
-        output, several = exported.model(batch), getattr(batch, "batch", None) is not None
+        several = getattr(batch, "batch", None) is not None
+        if flow is None:
+            output = exported.model(batch)
+        else:
+            output, solution = forward_with_energy(exported.model, flow, batch)
+            count_of_part += DescentCount.of(solution)
         count = int(batch.num_graphs) if several else 1
         place: dict[str, Tensor | list[str]] = {"part": [part] * len(output)}
         if exported.dataset.task == "graph":
@@ -130,14 +139,15 @@ def _rows(exported: Exported, part: str, graphs: Sequence[Data]) -> list[Columns
         mask = getattr(batch, "mask", None)
         found.append(rows if mask is None else {name: _chosen(value, mask) for name, value in rows.items()})
         before += count
-    return found
+    return found, count_of_part
 
 
 def _predicted(output: Tensor, dataset: GraphDataset) -> Columns:
-    if dataset.loss in ("cross_entropy", "weighted_cross_entropy"):
+    labels = LOSSES[dataset.loss].labels
+    if labels == "classes":
         shares = output.double().softmax(1)
         return {"class": output.argmax(1), **{f"probability_{k}": shares[:, k] for k in range(shares.shape[1])}}
-    if dataset.loss == "binary_cross_entropy":
+    if labels == "binary":
         return _numbered("probability", output.double().sigmoid())
     return _numbered("value", output.double())
 

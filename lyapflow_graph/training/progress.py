@@ -43,5 +43,6 @@ class EpochBar:
     def advance(self, row: Mapping[str, float]) -> None:
         """One epoch more, with its metrics."""
         shown = [name for name in row if name == "train_loss" or (name.startswith("val_") and name != "val_loss")]
+        shown += [name for name in ("energy_last", "rising") if name in row]
         told = "  ".join(f"{name} {row[name]:.4g}" for name in shown)
         self._progress.update(self._task, advance=1, told=told)

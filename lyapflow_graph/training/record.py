@@ -18,11 +18,11 @@ import torch
 
 import lyapflow
 
-from ..data.dataset import Metric
 from .config import Config
-from .files import DamagedError, write
+from .files import DamagedError, read, write
+from .schema import ConfigError, convert, leaves_of
 
-_FORMAT = 1
+_FORMAT = 2
 _LIBRARIES = ("torch", "torch_geometric", "lightning", "torchmetrics", "numpy")
 
 
@@ -48,7 +48,9 @@ class Record:
         test_loss: The loss there.
         seconds: Wall time, over all resumptions.
         peak_memory: In bytes: of the device where it is CUDA, else of the process.
-        certificate: What was found of the trained field, in words and as a verdict; None without an energy.
+        descent: Over the test set, as :class:`lyapflow.DescentCount` has it: in how many of the `systems` (graphs) and
+            `steps` the energy rises, and how many steps the guard shortened; None for a model without an energy and
+            for a run that was not tested.
         versions: Of Python and the libraries.
         machine: What it ran on.
 
@@ -63,7 +65,7 @@ class Record:
     family: str
     seed: int
     dataset: str
-    metric: Metric
+    metric: str
     provenance: Mapping[str, Any]
     parameters: int
     epochs: int
@@ -73,7 +75,7 @@ class Record:
     test_loss: float | None
     seconds: float
     peak_memory: int
-    certificate: Mapping[str, Any] | None
+    descent: Mapping[str, int] | None
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
 
@@ -86,25 +88,25 @@ class Record:
     @classmethod
     def load(cls, folder: str | Path) -> Record:
         """Read the record of a run."""
-        path = Path(folder) / "record.json"
+        path, hints = Path(folder) / "record.json", typing.get_type_hints(cls)
         try:
-            read = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            found = json.loads(read(path).decode("utf-8"))
+            leaves_of(found)
+            if not isinstance(found, dict) or found.pop("format", None) != _FORMAT or set(found) != set(hints):
+                raise DamagedError(f"{path} is not a record of format {_FORMAT}")
+            record = cls(**{name: _field(name, value, hints[name]) for name, value in found.items()})
+            if (record.test is None) == (record.status == "finished"):
+                raise DamagedError(f"{path} is damaged: it is {record.status}, with {record.test} as its test metric")
+            return record
+        except DamagedError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise DamagedError(f"{path} is damaged: {error}") from error
-        if isinstance(read, dict) and "benchmark" in read:  # of records from before the name changed
-            read["dataset"] = read.pop("benchmark")
-        names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(read, dict) or read.pop("format", None) != _FORMAT or set(read) != names:
-            raise DamagedError(f"{path} is not a record of format {_FORMAT}")
-        floats = {name for name, hint in typing.get_type_hints(cls).items() if hint in (float, float | None)}
-        for name in floats:  # numbers that JSON does not have are texts there
-            read[name] = None if read[name] is None else float(read[name])
-        return cls(**read)
 
     @property
     def configuration(self) -> Config:
-        """The configuration itself."""
-        return Config.from_dict(self.config)
+        """The configuration itself; its data set can name no code."""
+        return Config.from_file(self.config)
 
 
 def versions() -> dict[str, str]:
@@ -125,6 +127,20 @@ def peak_memory(device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(used if sys.platform == "darwin" else 1024 * used)
+
+
+def _field(name: str, value: Any, hint: Any) -> Any:
+    """The value of a field that was read, in the type that it has in a record."""
+    if hint in (float, float | None) and isinstance(value, str):
+        return float(value)  # numbers that JSON does not have are texts there
+    found = convert(name, value, hint)
+    if name == "config":
+        convert("config.model.kind", convert("config.model", found.get("model"), Mapping).get("kind"), str)
+    if name == "descent" and found is not None:
+        counts = {field.name for field in dataclasses.fields(lyapflow.DescentCount)}
+        if set(found) != counts:
+            raise ConfigError(f"descent must have {', '.join(sorted(counts))}, got {', '.join(sorted(found))}")
+    return found if isinstance(found, float) else value  # lists stay lists
 
 
 def _plain(value: Any) -> Any:

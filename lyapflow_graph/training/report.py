@@ -10,20 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from ..data.dataset import Metric, maximise
+from lyapflow import DescentCount
+
+from ..metrics import METRICS
 from .files import DamagedError, write
 from .markup import html_page, html_table, markdown_table
 from .record import Record
 
-_PERCENT: tuple[Metric, ...] = ("accuracy", "weighted_accuracy", "roc_auc", "average_precision")
-_NAMES = {
-    "accuracy": "accuracy, %",
-    "weighted_accuracy": "class-averaged recall, %",
-    "roc_auc": "ROC AUC, %",
-    "average_precision": "average precision, %",
-    "mae": "mean absolute error",
-    "log10_mse": "log10 of the mean squared error",
-}
 _HEADER = (
     "model",
     "test",
@@ -66,23 +59,19 @@ class Row:
     """
 
     dataset: str
-    metric: Metric
+    metric: str
     model: str
     family: str
     records: Sequence[Record]
 
     def mean(self, name: str) -> float:
         """The mean of a number of the records, in units of the report."""
-        return self._scale * statistics.fmean(self._values(name))
+        return METRICS[self.metric].scale * statistics.fmean(self._values(name))
 
     def deviation(self, name: str) -> float | None:
         """The standard deviation over the runs; None for a single one."""
         values = self._values(name)
-        return self._scale * statistics.stdev(values) if len(values) > 1 else None
-
-    @property
-    def _scale(self) -> float:
-        return 100.0 if self.metric in _PERCENT else 1.0
+        return METRICS[self.metric].scale * statistics.stdev(values) if len(values) > 1 else None
 
     def _values(self, name: str) -> list[float]:
         return [float(getattr(record, name)) for record in self.records]
@@ -135,8 +124,9 @@ class Report:
     def _tables(self) -> Iterable[tuple[str, str, list[list[str]]]]:
         for name in dict.fromkeys(row.dataset for row in self.rows):
             rows, paper = [row for row in self.rows if row.dataset == name], paper_on(name)
-            better = "higher" if maximise(rows[0].metric) else "lower"
-            about = f"{_NAMES[rows[0].metric]}; {better} is better."
+            metric = METRICS[rows[0].metric]
+            better, unit = "higher" if metric.maximise else "lower", ", %" if metric.percent else ""
+            about = f"{metric.title}{unit}; {better} is better."
             if paper is not None and not paper.same_data:
                 about += f" The data is in the likeness of the paper's {paper.title}, not the same."
             title = name if paper is None else f"{paper.title} ({name})"
@@ -177,6 +167,9 @@ def report(folder: str | Path) -> Report:
         if record.status != "finished":
             notes.append(f"{where}: {record.status} after {record.epochs} epochs")
             continue
+        if record.metric not in METRICS:
+            notes.append(f"{where}: its metric {record.metric} is not known here; import the module that registers it")
+            continue
         found.setdefault((record.dataset, record.family), []).append(record)
     if not found:
         unfinished = f"; {'; '.join(notes)}" if notes else ""
@@ -193,8 +186,8 @@ def label(record: Record) -> str:
     model = record.config["model"]
     words = [model["kind"]]
     if model["kind"] == "tango":
-        words += [model["backbone"], *([model["ablation"]] if model.get("ablation") else [])]
-    return " ".join(words)
+        words += [model.get(name) for name in ("backbone", "ablation")]
+    return " ".join(str(word) for word in words if word)
 
 
 def paper_on(dataset: str) -> Paper | None:
@@ -212,13 +205,11 @@ def paper_on(dataset: str) -> Paper | None:
 
 
 def _rank(row: Row) -> float:
-    return -row.mean("test") if maximise(row.metric) else row.mean("test")
+    return -row.mean("test") if METRICS[row.metric].maximise else row.mean("test")
 
 
 def _cells(row: Row, paper: Paper | None) -> list[str]:
     figure = None if paper is None else paper.figures.get(row.model)
-    told = [record.certificate for record in row.records if record.certificate is not None]
-    rises = "-" if not told else f"{sum(not one['holds'] for one in told)} of {len(told)} runs"
     return [
         row.model,
         spread(row, "test"),
@@ -228,15 +219,22 @@ def _cells(row: Row, paper: Paper | None) -> list[str]:
         f"{row.records[0].parameters:,}",
         f"{statistics.fmean(record.epochs for record in row.records):.0f}",
         duration(statistics.fmean(record.seconds for record in row.records)),
-        rises,
+        rises(row.records),
         row.family,
     ]
+
+
+def rises(records: Sequence[Record]) -> str:
+    """In how many test graphs of these runs the energy rises, as tables show it."""
+    counts = [DescentCount(**record.descent) for record in records if record.descent is not None]
+    total = sum(counts, DescentCount())
+    return f"{total.rising_systems:,} of {total.systems:,}" if counts else "-"
 
 
 def spread(row: Row, name: str) -> str:
     """The mean and standard deviation of a number of the records, as tables show them."""
     deviation = row.deviation(name)
-    digits = 2 if row.metric in _PERCENT else 4
+    digits = 2 if METRICS[row.metric].percent else 4
     mean = f"{row.mean(name):.{digits}f}"
     return mean if deviation is None else f"{mean} ± {deviation:.{digits}f}"
 

@@ -18,18 +18,20 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch_geometric.data import Data
 
+from lyapflow.importing import NameFromFile
+
 from ..data.dataset import GraphDataset
 from .callback import OnEpoch, RunCallback, Stopped, seed_everything
 from .checkpoint import Checkpoint, load_checkpoint
-from .config import Config, DataConfig, differences, load_config
-from .energy_monitor import certificate_of, flow_of
+from .config import Config, DataConfig, differences, read_toml
+from .energy_monitor import flow_of
 from .export import export_model
-from .files import remove_leftovers, write
+from .files import DamagedError, refuse_links, remove_leftovers, write
 from .history import History
+from .labels import check_labels, regression_labels
 from .loaders import make_loader
 from .model import make_model
 from .module import GraphTask
-from .objectives import check_labels, regression_labels
 from .plots import draw_run
 from .progress import EpochBar
 from .record import Record, machine, peak_memory, versions
@@ -61,7 +63,7 @@ def train(
     """Train a model, test it, and leave everything about it in a folder.
 
     The folder has `config.toml`, `metrics.csv`, TensorBoard's files, checkpoints; and in the end `model.pt`,
-    `certificate.json`, figures and `record.json`. Under `torchrun` all processes share every batch.
+    figures and `record.json`. Under `torchrun` all processes share every batch.
 
     Args:
         config: What to do.
@@ -84,7 +86,7 @@ def train(
     >>> ring = torch.stack([torch.arange(6), torch.arange(1, 7) % 6])
     >>> graphs = [Data(x=torch.randn(6, 2), edge_index=ring, y=torch.randn(1, 1)) for _ in range(4)]
     >>> data = GraphDataset("rings", "graph", graphs[:2], graphs[2:3], graphs[3:], 2, 1, None, "l1", "mae")
-    >>> config = Config(DataConfig("rings"), ModelConfig("tango", 4), TrainingConfig(epochs=2, certify=8))
+    >>> config = Config(DataConfig("rings"), ModelConfig("tango", 4), TrainingConfig(epochs=2))
     >>> record = train(config, tempfile.mkdtemp(), dataset=data)
     >>> record.status, record.epochs, record.metric
     ('finished', 2, 'mae')
@@ -96,6 +98,7 @@ def train(
         if not (test and record.status == "untested"):
             return record
     if rank == 0:
+        refuse_links(folder)
         _check_folder(config, folder, resume)
     with _settled(), isolate_rng():
         data = load_dataset(config.data) if dataset is None else dataset
@@ -148,7 +151,11 @@ class _Run:
                 f"the checkpoint in {self.folder} has other metrics than the configuration: {checkpoint.columns}"
             )
         self.history = History(self.data.metric, flow_of(self.model) is not None, checkpoint.history)
-        self.model.load_state_dict(dict(checkpoint.weights))
+        try:
+            for weights in (checkpoint.best, checkpoint.weights):
+                self.model.load_state_dict(dict(weights))
+        except RuntimeError as error:
+            raise DamagedError(f"the checkpoint in {self.folder} is not of this model: {error}") from error
 
     def complete(self, figures: bool) -> Record:
         if self.shard[0] == 0:
@@ -181,6 +188,7 @@ class _Run:
 
     def _record(self, tested: dict[str, float] | None, figures: bool) -> Record:
         config, history, device = self.config, self.history, self.trainer.strategy.root_device
+        count = None if self.task.monitor is None else self.task.monitor.count
         kept = history.best_epoch if config.training.keep == "best" else len(history)
         record = Record(
             status="pruned" if self.callback.pruned else "untested" if tested is None else "finished",
@@ -199,7 +207,7 @@ class _Run:
             test_loss=None if tested is None else tested["loss"],
             seconds=self.callback.seconds,
             peak_memory=peak_memory(device),
-            certificate=None,
+            descent=None if tested is None or count is None else dataclasses.asdict(count),
             versions=versions(),
             machine=machine(device, self.shard[1]),
         )
@@ -210,24 +218,10 @@ class _Run:
         self.history.save(self.folder / "metrics.csv")
         if record.status != "pruned":
             export_model(self.folder / "model.pt", self.model, self.config, self.data)
-            record = self._certify(record, figures)
             if figures:
                 draw_run(self.history, self.folder)
         record.save(self.folder)
         return record
-
-    def _certify(self, record: Record, figures: bool) -> Record:
-        training = self.config.training
-        if training.certify == 0:
-            return record
-        certificate = certificate_of(self.model.cpu(), self.data.val, training.certify, self.config.seed)
-        if certificate is None:
-            return record
-        certificate.save(self.folder / "certificate.json")
-        if figures:
-            certificate.plot(self.folder / "certificate.png")
-        told = {"holds": certificate.holds, "sentences": certificate.sentences()}
-        return dataclasses.replace(record, certificate=told)
 
 
 def prepared(data: GraphDataset, config: Config) -> GraphDataset:
@@ -254,6 +248,8 @@ def load_dataset(data: DataConfig) -> GraphDataset:
     """The data that a configuration names."""
     from ..data import load
 
+    if isinstance(data.name, NameFromFile) and "download" in data.options:
+        raise ConfigError(f"data.options of {data.name}: a file cannot ask for a download; give the data yourself")
     try:
         return load(data.name, data.root, split=data.split, pe=data.pe, **data.options)
     except TypeError as error:
@@ -301,7 +297,7 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
 
 
 def _check_same(config: Config, folder: Path) -> None:
-    found = differences(load_config(folder / "config.toml"), config)
+    found = differences(Config.from_file(read_toml(folder / "config.toml")), config)
     if found:
         raise ConfigError(f"the run in {folder} has another configuration (there / here): {'; '.join(found)}")
 

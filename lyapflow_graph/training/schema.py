@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import difflib
 import math
 import tomllib
@@ -17,6 +18,44 @@ class ConfigError(ValueError):
     >>> issubclass(ConfigError, ValueError)
     True
     """
+
+
+_DEEPEST = 50
+_MOST = 1_000_000
+
+
+def leaves_of(content: Any, kinds: tuple[type, ...] = (object,)) -> list[Any]:
+    """What nested tables and lists hold, if they are neither too deep nor too many, and hold only some kinds of values.
+
+    A file of a few bytes can nest without end, or hold one list many times over.
+
+    >>> leaves_of({"a": [1, 2], "b": "x"}, (int, str))
+    ['x', 1, 2]
+    >>> leaves_of({"a": print}, (int, str))
+    Traceback (most recent call last):
+    lyapflow_graph.training.schema.ConfigError: it holds a builtin_function_or_method
+    """
+    found: list[Any] = []
+    level: list[Any] = [content]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for one in level:
+            if type(one) in (dict, collections.OrderedDict):
+                if not all(isinstance(key, str | int) for key in one):
+                    raise ConfigError("it has a key that is neither a text nor a whole number")
+                inner += one.values()
+            elif type(one) in (list, tuple):
+                inner += one
+            elif isinstance(one, kinds):
+                found.append(one)
+            else:
+                raise ConfigError(f"it holds a {type(one).__name__}")
+            if len(inner) + len(found) > _MOST:
+                raise ConfigError(f"it holds more than {_MOST:,} values")
+        level = inner
+        if not level:
+            return found
+    raise ConfigError(f"it is nested deeper than {_DEEPEST} levels")
 
 
 def convert(key: str, value: Any, hint: Any) -> Any:
@@ -49,7 +88,7 @@ def from_text(key: str, text: str, hint: Any) -> Any:
         parsed = tomllib.loads(f"value = {text}")
         if len(parsed) == 1:
             value = parsed["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         pass  # a word without quotes
     found = _converted(key, value, hint)
     if found is _REFUSED:  # a word that looks like a number
@@ -67,7 +106,7 @@ def check_names(prefix: str, given: Iterable[str], known: Iterable[str]) -> None
     names = list(known)
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
+            near = difflib.get_close_matches(str(name), names, n=1)
             meant = f"did you mean {prefix}{near[0]}? " if near else ""
             raise ConfigError(f"unknown key {prefix}{name}; {meant}known are: {', '.join(sorted(names))}")
 
@@ -118,7 +157,7 @@ def _converted(key: str, value: Any, hint: Any) -> Any:
                 return found
         return _REFUSED
     if origin is Literal:
-        return next((one for one in get_args(hint) if one == value and type(one) is type(value)), _REFUSED)
+        return next((one for one in get_args(hint) if one == value and _alike(one, value)), _REFUSED)
     if origin in (Mapping, dict) or _is_table(hint):
         return _table(key, value, get_args(hint)[1] if get_args(hint) else Any)
     if origin in (Sequence, list, tuple):
@@ -127,8 +166,14 @@ def _converted(key: str, value: Any, hint: Any) -> Any:
         return tuple(convert(f"{key}[{i}]", one, get_args(hint)[0]) for i, one in enumerate(value))
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value) if not math.isnan(value) else _REFUSED
-    wanted = hint in (bool, int, str) and type(value) is hint
-    return value if wanted else _REFUSED
+    if hint is str:
+        return value if isinstance(value, str) else _REFUSED
+    return value if hint in (bool, int) and type(value) is hint else _REFUSED
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Of one type: 1 is not True. A text may be marked as one from a file."""
+    return type(one) is type(other) or (isinstance(one, str) and isinstance(other, str))
 
 
 def _table(key: str, value: Any, hint: Any) -> Any:

@@ -17,9 +17,10 @@ from examples import demo
 from examples.demo_page import Figure, page
 from lyapflow import Certificate
 from lyapflow_graph.data import load
+from lyapflow_graph.losses import judged
+from lyapflow_graph.metric_states import MeanError
 from lyapflow_graph.training import Record
 from lyapflow_graph.training.model import make_model
-from lyapflow_graph.training.objectives import MeanError, judged
 
 PNG = b"\x89PNG"
 

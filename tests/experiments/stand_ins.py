@@ -11,7 +11,6 @@ from torch_geometric.data import Data
 
 from lyapflow_graph import ATOM_FEATURES, BOND_FEATURES
 from lyapflow_graph.data import GraphDataset
-from lyapflow_graph.data.dataset import Loss, Metric
 from lyapflow_graph.data.encodings import with_encodings
 from lyapflow_graph.models import Task
 
@@ -27,8 +26,8 @@ class Kind:
     in_channels: int | tuple[int, ...]
     out_channels: int
     edge_dim: Widths
-    loss: Loss
-    metric: Metric
+    loss: str
+    metric: str
     single: bool = False
 
     @classmethod

@@ -31,7 +31,7 @@ def stem(kind: str) -> str:
 def limited(config: Config) -> Config:
     """The same in two steps of the optimizer and what belongs to the end of a run."""
     single = KINDS[config.data.name].single
-    limits = {"epochs": 2 if single else 1, "batch_size": GRAPHS // 2, "warm_up": 0, "certify": 0}
+    limits = {"epochs": 2 if single else 1, "batch_size": GRAPHS // 2, "warm_up": 0}
     return dataclasses.replace(config, training=dataclasses.replace(config.training, **limits))
 
 

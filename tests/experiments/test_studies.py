@@ -18,7 +18,7 @@ from lyapflow_graph.training import ConfigError, Record
 STUDY = """
 title = "Bridges"
 about = "Tiny."
-set = ["training.epochs=1", "training.certify=0"]
+set = ["training.epochs=1"]
 seeds = [3, 4]
 [rows."GatedGCN"]
 config = "gatedgcn.toml"

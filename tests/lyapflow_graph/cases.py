@@ -12,9 +12,9 @@ from lyapflow.testing import graphs as graphs_drawn
 from lyapflow_graph import BACKBONES, GraphBatch
 
 CHANNELS = 4
-# What a backbone needs beside its name to be made with, and the widths of the features of edges that it takes.
-WITHOUT_EDGES = tuple(name for name in BACKBONES if name != "gine")
-WITH_EDGES = ("gatedgcn", "gps", "gat", "gatv2", "gine", "pna")
+# Every backbone of the registry, with the widths of the features of edges that it takes.
+WITHOUT_EDGES = tuple(name for name, entry in BACKBONES.items() if entry.edges != "required")
+WITH_EDGES = tuple(name for name, entry in BACKBONES.items() if entry.edges != "no")
 NETWORKS = [(name, None) for name in WITHOUT_EDGES] + [(name, 3) for name in WITH_EDGES]
 
 

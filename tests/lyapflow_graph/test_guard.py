@@ -50,12 +50,12 @@ def test_no_step_of_a_guarded_layer_raises_the_energy(
 
 def test_the_guard_is_the_default_and_euler_one_argument_away() -> None:
     torch.manual_seed(0)
-    graphs = example(dtype=torch.float32)
-    x = features(graphs).float()
-    guarded = TangoConv(CHANNELS, num_steps=6, step_size=2.0, beta_start=2.0)
+    graphs = example()
+    x = features(graphs)
+    guarded = TangoConv(CHANNELS, num_steps=6, step_size=2.0, beta_start=2.0).double()
     assert guarded.guard
     assert "guard=True" in repr(guarded)
-    plain = TangoConv(CHANNELS, num_steps=6, step_size=2.0, beta_start=2.0, guard=False)
+    plain = TangoConv(CHANNELS, num_steps=6, step_size=2.0, beta_start=2.0, guard=False).double()
     plain.load_state_dict(guarded.state_dict())
     wanted, field = x, plain.bind(graphs)
     for _ in range(6):

@@ -251,7 +251,7 @@ def test_every_step_is_a_segment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     once = solvers.adjoint.checkpoint
     monkeypatch.setattr(solvers.adjoint, "checkpoint", lambda *a, **k: segments.append(1) or once(*a, **k))
     conv = layer(checkpoint=True, num_steps=6)
-    conv(features(example()), example())
+    conv.flow(example())(features(example()))
     assert len(segments) == 6
     with torch.no_grad():
         conv(features(example()), example())

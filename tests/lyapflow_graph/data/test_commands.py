@@ -65,7 +65,7 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
         (("show", "barbell", "-o", "size=3"), "barbell has no option 'size'"),
         (("show", "barbell", "-o", "size"), "an option is given as name=value, got 'size'"),
         (("show", "barbell", "--split", "3"), "split of barbell must be a whole number from 0 to 0, got 3"),
-        (("show", "nothing"), "name must be one of"),
+        (("show", "nothing"), "name must be a data set"),
         (("import", "no-such-folder"), "folder must be a folder"),
     ],
 )

@@ -286,7 +286,7 @@ def test_generated_sets(name: str) -> None:
         ("barbell", {"split": -1}, "split must be a whole number from 0 on, got -1"),
         ("barbell", {"pe": {"pe": 3}}, "must be one of random_walk_pe, laplacian_eigenvector_pe; got 'pe'"),
         ("barbell", {"pe": {"random_walk_pe": 0}}, "the width of random_walk_pe must be a whole number from 1 on"),
-        ("cornel", {}, "name must be one of gpp/diameter, .*; or a folder of npz files; got 'cornel'"),
+        ("cornel", {}, "or a folder of npz files, got 'cornel'; did you mean 'cornell'"),
     ],
 )
 def test_wrong_options_are_named(name: str, options: dict[str, Any], message: str) -> None:

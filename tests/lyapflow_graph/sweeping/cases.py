@@ -26,7 +26,6 @@ hidden_channels = 4
 [training]
 epochs = 3
 batch_size = 2
-certify = 0
 
 [sweep]
 sampler = "grid"

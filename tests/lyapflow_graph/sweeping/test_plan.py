@@ -47,7 +47,7 @@ WRONG = [
     ('"model.num_steps" = 3', "must be a list of choices or a table { low, high, log }"),
     ('"model.num_steps" = [2, 2]', "has the same choice twice"),
     ('"training.lr" = [1e-3, -1.0]', "training.lr = -1.0: training.lr must be positive, got -1.0"),
-    ('"model.kind" = ["tango", "gcm"]', "model.kind = 'gcm': model.kind must be one of tango"),
+    ('"model.kind" = ["tango", "gcm"]', "model.kind = 'gcm': unknown model.kind 'gcm'; did you mean 'gcn'"),
     ('"lr" = [1]', 'a key is given as "table.key", got'),
     ('"optimizer.lr" = [1]', "unknown key optimizer"),
     ('"seed" = [1, 2]', "seed must be the same in all trials, or they could not be compared; seeds are given by"),

@@ -25,7 +25,7 @@ def start(folder: Path) -> int:
     child = os.fork()
     if child == 0:
         data = graphs_with_values()
-        config = small(data, epochs=10, scheduler="plateau", plateau_patience=2, certify=2)
+        config = small(data, epochs=10, scheduler="plateau", plateau_patience=2)
         train(config, folder, resume=True, dataset=data, figures=False)
         os._exit(0)
     return child

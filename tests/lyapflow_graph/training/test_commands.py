@@ -26,7 +26,6 @@ hidden_channels = 4
 
 [training]
 epochs = 2
-certify = 2
 """
 
 
@@ -63,7 +62,7 @@ def test_from_a_file_to_predictions(capsys: pytest.CaptureFixture[str], project:
     again = project / "again" / "record.json"  # with nothing else of the run beside it
     again.parent.mkdir()
     again.write_bytes((folders[0] / "record.json").read_bytes())
-    code, _, problems = run(capsys, "train", str(again), "--set", "training.certify=0")
+    code, _, problems = run(capsys, "train", str(again), "--set", "training.device=cpu")
     assert (code, problems) == (0, "")
     (repeated,) = (project / "runs" / "again").iterdir()
     assert Record.load(repeated).test == Record.load(folders[0]).test
@@ -73,12 +72,10 @@ def test_from_a_file_to_predictions(capsys: pytest.CaptureFixture[str], project:
     assert "| tango gatedgcn |" in text
     assert (project / "runs" / "tango" / "report.html").exists()
 
-    code, text, _ = run(capsys, "predict", str(folders[0]), "rings", "-o", "out.parquet", "--samples", "2",
-                        "--certificate", "c.json")  # fmt: skip
-    assert code in (0, 1)
+    code, text, _ = run(capsys, "predict", str(folders[0]), "rings", "-o", "out.parquet")
+    assert code == 0
     assert "11 predictions: out.parquet" in text
-    assert "sampled evidence" in text
-    assert (project / "c.json").exists()
+    assert "HOLDS: the energy rises in 0 of 11 graphs" in text
 
     code, text, _ = run(capsys, "export", str(folders[0]), "-o", "tango.pt")
     assert code == 0

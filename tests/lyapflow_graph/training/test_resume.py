@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cosine": {"scheduler": "cosine", "warm_up": 2, "clip": 0.1},
     "plateau": {"scheduler": "plateau", "plateau_patience": 1, "plateau_factor": 0.1},
     "accumulated": {"accumulate": 2, "optimizer": "adam", "weight_decay": 0.1},
-    "bf16": {"precision": "bf16", "energy_every": 3},
+    "bf16": {"precision": "bf16", "guard_from": 0.5},
     "64": {"precision": "64", "keep": "last"},
 }
 
@@ -83,7 +83,7 @@ def test_nodes_and_masks_too(make: Any, tmp_path: Path) -> None:
 
 def test_runs_are_a_function_of_the_seed(tmp_path: Path) -> None:
     data = graphs_with_values()
-    config = small(data, certify=0)
+    config = small(data)
     torch.manual_seed(5)
     np.random.seed(5)
     random.seed(5)
@@ -198,7 +198,7 @@ def test_checkpoints_execute_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_torch_reads_checkpoints_as_weights_only(tmp_path: Path) -> None:
     data = graphs_with_values()
-    train(small(data, epochs=1, certify=0), tmp_path, dataset=data)
+    train(small(data, epochs=1), tmp_path, dataset=data)
     for name in ("odd.ckpt", "model.pt"):
         assert "weights" in torch.load(tmp_path / name, weights_only=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import tomllib
 from importlib import resources
@@ -16,7 +17,7 @@ import torch
 from torch_geometric.data import Batch
 from torch_geometric.loader import ClusterData
 
-from lyapflow import Certificate
+from lyapflow import DescentCount
 from lyapflow_graph import GatedGCN, GraphNet, Tango
 from lyapflow_graph.data.dataset import GraphDataset
 from lyapflow_graph.training import (
@@ -33,7 +34,7 @@ from lyapflow_graph.training import (
     report,
     train,
 )
-from lyapflow_graph.training.energy_monitor import EnergyCurve, certificate_of, flow_of, forward_with_energy
+from lyapflow_graph.training.energy_monitor import EnergyMonitor, count_descent, flow_of, forward_with_energy
 from lyapflow_graph.training.files import load_tensors, save_tensors
 from lyapflow_graph.training.loaders import PartLoader, make_loader
 from lyapflow_graph.training.report import paper_on
@@ -44,7 +45,7 @@ from tests.lyapflow_graph.training.cases import graphs_with_classes, graphs_with
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record, GraphDataset]:
     folder, data = tmp_path_factory.mktemp("runs") / "run", graphs_with_classes()
-    return folder, train(small(data, certify=4), folder, dataset=data), data
+    return folder, train(small(data), folder, dataset=data), data
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record, GraphDa
 
 def test_the_folder_of_a_run(run: tuple[Path, Record, GraphDataset]) -> None:
     folder, record, _ = run
-    names = {"certificate.json", "certificate.png", "config.toml", "energy.png", "even.ckpt", "metrics.csv", "model.pt"}
+    names = {"config.toml", "energy.png", "even.ckpt", "metrics.csv", "model.pt"}
     names |= {"odd.ckpt", "record.json", "tensorboard", "training.png"}
     assert {path.name for path in folder.iterdir()} == names
     assert Record.load(folder) == record
@@ -61,8 +62,10 @@ def test_the_folder_of_a_run(run: tuple[Path, Record, GraphDataset]) -> None:
     assert record.seconds > 0
     assert record.peak_memory > 2**24
     assert record.versions["torch"] == torch.__version__
-    assert record.certificate is not None
-    assert record.certificate["holds"] == Certificate.load(folder / "certificate.json").holds
+    count = DescentCount(**record.descent)
+    assert count == count_descent(load_model(folder), run[2].test)
+    assert count.holds
+    assert (count.systems, count.steps) == (1, 2)
     with open(folder / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
@@ -86,12 +89,36 @@ def test_labels_are_standardized_by_those_of_the_training_set(tmp_path: Path) ->
         train(small(graphs_with_classes(), standardize=True), tmp_path / "classes", dataset=graphs_with_classes())
 
 
-def test_the_energy_is_looked_at_now_and_then(tmp_path: Path) -> None:
+def rows_of(folder: Path) -> list[dict[str, float]]:
+    with open(folder / "metrics.csv") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+STEEP = {"step_size": 3.0, "beta_start": 1.0, "num_steps": 4}  # whose energy rises under Euler's steps
+
+
+def test_a_model_learns_to_descend(tmp_path: Path) -> None:
+    data, settings = graphs_with_values(), {"epochs": 12, "guard_from": 0.75}
+    train(small(data, STEEP, **settings), tmp_path / "taught", dataset=data)
+    train(small(data, STEEP, **settings, descent_weight=0.0), tmp_path / "not", dataset=data)
+    train(small(data, {**STEEP, "guard": False}, **settings), tmp_path / "euler", dataset=data)
+    taught, not_taught, euler = (rows_of(tmp_path / name) for name in ("taught", "not", "euler"))
+    assert all(row["rising"] == 0 for row in taught + not_taught)  # evaluation is guarded from the start
+    assert euler[-1]["rising"] > 0
+    assert not_taught[-1]["shortened"] > 0
+    assert taught[-1]["shortened"] < not_taught[-1]["shortened"]
+    assert all(row["descent_weight"] == 0 for row in not_taught)
+
+
+def test_the_weight_of_the_objective_follows_the_violations(tmp_path: Path) -> None:
     data = graphs_with_values()
-    train(small(data, energy_every=2), tmp_path, dataset=data)
-    with open(tmp_path / "metrics.csv") as file:
-        assert [row["rising"] == "nan" for row in csv.DictReader(file)] == [False, True, False, True]
-    assert (tmp_path / "energy.png").exists()
+    train(small(data, STEEP, epochs=6, guard_from=0.5), tmp_path, dataset=data)
+    rows, growth = rows_of(tmp_path), 1000**0.5
+    assert rows[0]["descent_weight"] == 0.1
+    assert rows[0]["train_violations"] > 0
+    for row, following in itertools.pairwise(rows):
+        factor = growth if row["train_violations"] > 1e-3 else growth**-0.25
+        assert following["descent_weight"] == pytest.approx(min(100.0, factor * row["descent_weight"]))
 
 
 def test_tensorboard_has_the_metrics(run: tuple[Path, Record, GraphDataset]) -> None:
@@ -99,7 +126,7 @@ def test_tensorboard_has_the_metrics(run: tuple[Path, Record, GraphDataset]) -> 
 
     events = EventAccumulator(str(run[0] / "tensorboard"))
     events.Reload()
-    assert {"train/loss", "val/loss", "energy/first", "dissipation", "rising"} <= set(events.Tags()["scalars"])
+    assert {"train/loss", "val/loss", "energy/first", "descent/weight", "rising"} <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("val/loss")] == [1, 2, 3, 4]
 
 
@@ -117,15 +144,15 @@ def test_damaged_records_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match="is damaged"):
         Record.load(tmp_path)
     (tmp_path / "record.json").write_text('{"format": 99}')
-    with pytest.raises(DamagedError, match="is not a record of format 1"):
+    with pytest.raises(DamagedError, match="is not a record of format 2"):
         Record.load(tmp_path)
 
 
 def test_models_without_an_energy(tmp_path: Path) -> None:
     data = graphs_with_values()
-    plain = Config(DataConfig("rings"), ModelConfig("gatedgcn", 4), TrainingConfig(epochs=1, certify=4))
+    plain = Config(DataConfig("rings"), ModelConfig("gatedgcn", 4), TrainingConfig(epochs=1))
     record = train(plain, tmp_path, dataset=data)
-    assert record.certificate is None
+    assert record.descent is None
     assert not (tmp_path / "energy.png").exists()
     assert (tmp_path / "training.png").exists()
     assert "energy" not in (tmp_path / "metrics.csv").read_text()
@@ -164,25 +191,27 @@ def test_watching_the_energy_changes_nothing(task: Any) -> None:
     flow = flow_of(model)
     assert flow is not None
     with torch.no_grad():
-        found, curve = forward_with_energy(model, flow, batch)
+        found, solution = forward_with_energy(model, flow, batch)
         assert torch.equal(found, model(batch))
-        energy = model.solve(batch, saveat="steps").energy
-    assert curve.energy_first == pytest.approx(float(energy[0].mean()))
-    assert curve.dissipation == pytest.approx(float((energy[0] - energy[-1]).mean()) / 0.8, rel=1e-5)
+        assert torch.equal(solution.energy, model.solve(batch).energy)
+        monitor = EnergyMonitor()
+        monitor.add(solution)
+    assert monitor.row()["energy_first"] == pytest.approx(float(solution.energy[0].mean()))
+    assert monitor.over_all(lambda x: 2 * x).count == monitor.count + monitor.count
 
 
-def test_rises_beyond_rounding_are_counted() -> None:
-    energy = torch.tensor([[1.0, 1.0], [1.0 + 1e-7, 0.5], [2.0, 0.6]])
-    assert EnergyCurve.of(energy, 1.0).rising == 0.5
-    assert EnergyCurve.of(torch.zeros(3, 0), 1.0).rising != EnergyCurve.of(torch.zeros(3, 0), 1.0).rising  # NaN
-
-
-def test_certificates_take_the_graphs_that_fit() -> None:
+@pytest.mark.parametrize("guard", [False, True])
+def test_descent_is_counted_over_all_graphs(guard: bool) -> None:
+    torch.manual_seed(0)
     graphs = list(graphs_with_values().train)
-    found = certificate_of(Tango(3, 4, 1, num_steps=2), graphs, samples=2)
+    found = count_descent(Tango(3, 4, 1, num_steps=3, step_size=3.0, beta_start=3.0, guard=guard), graphs)
     assert found is not None
-    assert found.energy.shape == (3, len(graphs))
-    assert certificate_of(GraphNet(3, 4, 1, GatedGCN(4)), graphs, samples=2) is None
+    assert (found.systems, found.steps) == (len(graphs), 3 * len(graphs))
+    assert found.holds == guard
+    adaptive = count_descent(Tango(3, 4, 1, method="dopri5"), graphs)
+    assert adaptive is not None
+    assert adaptive.systems == len(graphs)
+    assert count_descent(GraphNet(3, 4, 1, GatedGCN(4)), graphs) is None
 
 
 # -- predictions and exports ------------------------------------------------------------------------------------------
@@ -190,7 +219,7 @@ def test_certificates_take_the_graphs_that_fit() -> None:
 
 def test_predictions(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> None:
     folder, _, data = run
-    found = predict(folder, data, samples=2)
+    found = predict(folder, data)
     table = found.table
     assert pyarrow.parquet.read_table(found.save(tmp_path / "out.parquet")).equals(table)
     rows = table.to_pylist()
@@ -203,7 +232,8 @@ def test_predictions(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> 
         assert [row[f"probability_{k}"] for k in range(3)] == pytest.approx(shares.tolist(), rel=1e-4)
         assert row["class"] == int(shares.argmax())
         assert row["label"] == int(graph.y[row["node"]])
-    assert found.certificate is not None
+    assert found.descent is not None
+    assert found.descent.systems == sum(len(part) for part in (data.train, data.val, data.test))
     assert table.schema.metadata[b"dataset"] == b"coloured"
 
 
@@ -211,14 +241,15 @@ def test_predictions(run: tuple[Path, Record, GraphDataset], tmp_path: Path) -> 
 def test_predictions_of_other_kinds(make: Any, tmp_path: Path) -> None:
     data = make()
     train(small(data, epochs=1), tmp_path, dataset=data, figures=False)
-    found = predict(tmp_path, data, parts=["test"], samples=0)
+    found = predict(tmp_path, data, parts=["test"])
     names = (
         ["part", "graph", "value", "label"]
         if data.task == "graph"
         else ["part", "graph", "node", "probability", "label"]
     )
     assert found.table.column_names == names
-    assert found.certificate is None
+    assert found.descent is not None
+    assert found.descent.systems == len(data.test)
     if data.task == "graph":
         assert found.table["graph"].to_pylist() == [0, 1, 2]
     else:
@@ -259,7 +290,7 @@ def test_reports_are_made_of_records(run: tuple[Path, Record, GraphDataset], tmp
     for seed, value in enumerate((0.80, 0.82, 0.87)):
         place(tmp_path / "a" / str(seed), record, seed=seed, test=value)
     backbone = {**record.config, "model": {"kind": "gatedgcn"}}
-    place(tmp_path / "b", record, test=0.9, family="f", config=backbone, certificate=None)
+    place(tmp_path / "b", record, test=0.9, family="f", config=backbone, descent=None)
     (tmp_path / "b" / "config.toml").unlink()  # the record alone is enough
     place(tmp_path / "c", record, status="pruned", test=None)
     place(tmp_path / "d", None)

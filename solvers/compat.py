@@ -23,9 +23,12 @@ from typing import Any
 from torch import Tensor
 
 from .controllers import PID
+from .drop_in import odeint, odeint_adjoint, odeint_event
 from .integrate import solve
 from .method import Method, SciPySolver, methods
 from .solution import Solution
+
+__all__ = ["SOLVERS", "install", "odeint", "odeint_adjoint", "odeint_dense", "odeint_event", "uninstall"]
 
 SOLVERS: dict[str, Method] = {**methods(), "scipy_solver": SciPySolver()}
 """The methods that `odeint` knows by name."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool as Bool
+    from jaxtyping import Float as Float
+    from jaxtyping import Int as Int
 else:
 
     class _PlainTensor:
@@ -28,5 +30,3 @@ PerSystem = Float[Tensor, " S"]
 PerSystemBool = Bool[Tensor, " S"]
 PerSystemInt = Int[Tensor, " S"]
 Field = Callable[..., Any]
-
-__all__ = ["Bool", "Field", "Float", "Int", "PerSystem", "PerSystemBool", "PerSystemInt", "State"]

@@ -16,7 +16,7 @@ REQUIRE_311 := import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo examples test lint types format bench results docs clean distclean
+.PHONY: help demo examples test mutants lint types format bench results docs clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ examples: $(VENV)/.stamp-dev ## show solvers, fields, certificates, learned dyna
 
 test: $(VENV)/.stamp-dev ## run the tests and the doctests
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+mutants: $(VENV)/.stamp-dev ## break the code in known ways, and see whether the tests notice; half an hour
+	$(PY) tests/mutants.py
 
 lint: $(VENV)/.stamp-dev ## check style and format
 	$(PY) -m ruff check .

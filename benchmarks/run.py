@@ -19,7 +19,7 @@ from report import Claim, print_table, rounds_argument, show
 
 NAMES = (
     "fixed_step", "adaptive", "per_system", "compile", "field", "imports",
-    "tango", "tango_wide", "memory", "loading", "epoch",
+    "tango", "tango_wide", "guarantee", "memory", "loading", "epoch",
 )  # fmt: skip
 FIGURES = Path(__file__).parent / "figures.json"
 README = Path(__file__).parents[1] / "README.md"

@@ -101,8 +101,8 @@ def certify(
     sampled = _sample(field, systems, stepper, draw, samples, seed, confidence, lambda part: bar(0.6 + 0.4 * part))
     return Certificate(
         field=_name(field),
-        method=flow.method if isinstance(flow.method, str) else flow.method.name,
-        dissipative=isinstance(flow.method, Method) and flow.method.dissipative,
+        method=_name_of_method(flow),
+        dissipative=flow.guard or (isinstance(flow.method, Method) and flow.method.dissipative),
         dtype=str(h0.dtype).removeprefix("torch."),
         step_size=flow.step_size,
         time=flow.time,
@@ -149,6 +149,11 @@ def _name(field: Any) -> str:
     return getattr(field, "__name__", type(field).__name__)
 
 
+def _name_of_method(flow: Flow) -> str:
+    name = flow.method if isinstance(flow.method, str) else flow.method.name
+    return f"guarded {name}" if flow.guard else name
+
+
 def _for_field(systems: Systems, t: Tensor, h: Tensor) -> Tensor:
     """A time per system in the shape that a field gets it in."""
     return systems.spread(t.to(h.dtype))
@@ -180,14 +185,19 @@ class _OneStep:
     def __init__(self, field: Any, systems: Systems, flow: Flow, like: Tensor) -> None:
         assert isinstance(flow.method, Method)
         self.field, self.systems, self.method = field, systems, flow.method
+        self.flow = flow
         self.term = Term(field, systems, like)
         self.step_size = None if flow.chooses_steps else flow.step_size
         self.time = flow.time
 
-    def raises(self, t: Tensor, h: Tensor, dt: Tensor) -> Tensor:
-        """In which systems a step of this size raises the energy beyond rounding: `[S]`."""
-        before = inspect_field(self.field, _for_field(self.systems, t, h), h, self.systems)
-        return ~self._descends(t, h, dt, before)
+    def raises(self, t: Tensor, h: Tensor, before: Inspection) -> Tensor:
+        """In which systems a step of the flow raises the energy beyond rounding: `[S]`."""
+        assert self.step_size is not None
+        if not self.flow.guard:
+            return ~self._descends(t, h, torch.full_like(t, self.step_size), before)
+        one = Flow(self.field, self.method, 1, self.step_size, start=float(t[0]), guard=True)
+        after = self.term.energy(t, one.solve(h, throw=False).y1)
+        return ~(torch.isfinite(after) & (after <= before.energy + before.rounding))
 
     def _descends(self, t: Tensor, h: Tensor, dt: Tensor, before: Inspection) -> Tensor:
         step = self.method.step(self.term, t, t + dt.to(t.dtype), h, None, None)
@@ -199,6 +209,8 @@ class _OneStep:
         """The largest step size of each system that does not raise its energy: the first at which it does, going up
         in factors of 4 and then bisecting. Infinity if none does up to a million times the step, 0 if all do.
         """
+        if self.flow.guard:  # which shortens any step that does
+            return torch.full_like(t.double(), float("inf"))
         before = inspect_field(self.field, _for_field(self.systems, t, h), h, self.systems)
         t = t.double()
         begin = self.step_size or 1e-3 * self.time
@@ -273,7 +285,7 @@ def _sample(
         climbing += seen.rises.cpu()
         worst = torch.maximum(worst, seen.rate.double().cpu().nan_to_num(float("inf")))
         if stepper.step_size is not None:
-            stepping += stepper.raises(t, state, torch.full_like(t, stepper.step_size)).cpu()
+            stepping += stepper.raises(t, state, seen).cpu()
         report((k + 1) / samples)
     return Sampled(
         states=samples,

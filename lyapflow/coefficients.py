@@ -14,7 +14,6 @@ from solvers.typing import PerSystem
 
 from .base import Coefficient
 from .layers import MLP
-from .projection import at_scale_one
 
 _RANGES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "softplus": F.softplus, "real": lambda x: x}
 
@@ -97,7 +96,7 @@ class DescentShare(Coefficient):
 
     def forward(self, h: Tensor, energy: Tensor, gradient: Tensor, direction: Tensor) -> PerSystem:  # type: ignore[override]
         systems = self.systems.bind(h)
-        unit, square, scale = at_scale_one(gradient, systems)
+        unit, square, scale = systems.at_scale_one(gradient)
         work = -systems.inner(direction, unit)
         if self.rate > 0:
             work = torch.maximum(work, self.rate * energy / scale)

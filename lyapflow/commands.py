@@ -20,6 +20,7 @@ from solvers import methods
 from .certificate import Certificate
 from .certify import certify
 from .demo import demo_field, demo_starts
+from .doctor import diagnosis
 from .flow import Flow
 from .importing import import_object
 
@@ -41,6 +42,13 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Show the vers
 
         out.print(f"lyapflow {__version__}")
         raise typer.Exit()
+
+
+@app.command("doctor")
+def run_doctor() -> None:
+    """Show what is installed: versions, kernels, threads, devices, and how to get what is missing."""
+    for name, value in diagnosis().items():
+        out.print(f"{name + ':':10} {value}", markup=False, soft_wrap=True)
 
 
 @app.command("solvers")

@@ -27,7 +27,7 @@ from .base import (
     checked_systems,
     taken_by,
 )
-from .projection import at_least_single, orthogonal
+from .projection import at_least_single
 
 Projection = Literal["system", "row", "none"]
 Descent = Literal["gradient", "features"]
@@ -236,20 +236,14 @@ class LyapunovField(Field):
     ) -> Tensor:
         if direction is None:
             return descent * (-systems.spread(alpha) if isinstance(alpha, Tensor) else -alpha)
-        if self.projection == "system" and hasattr(systems, "velocity"):  # systems that have a shorter way
-            found = systems.velocity(direction, descent, *(_per_system(x, systems, descent) for x in (alpha, beta)))
-            if found is not None:
-                return found
-        down = descent * (-systems.spread(alpha) if isinstance(alpha, Tensor) else -alpha)
-        tangent = self._tangent(direction, descent, systems)
-        if isinstance(beta, float):
-            return torch.add(down, tangent, alpha=beta)
-        return torch.addcmul(down, tangent, systems.spread(beta))
+        if self.projection == "system":
+            return systems.combine(direction, descent, alpha, beta)
+        return systems.weigh(descent, self._tangent(direction, descent, systems), alpha, beta)
 
     def _tangent(self, direction: Tensor, descent: Tensor, systems: Systems) -> Tensor:
         if self.projection == "none":
             return direction
-        return orthogonal(direction, descent, systems if self.projection == "system" else Rows().bind(descent))
+        return (systems if self.projection == "system" else Rows().bind(descent)).orthogonal(direction, descent)
 
     def _set_coefficient(self, name: str, given: Any) -> None:
         if isinstance(given, (int, float)) and not isinstance(given, bool):

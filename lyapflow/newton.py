@@ -16,7 +16,7 @@ from solvers.typing import PerSystem, PerSystemBool
 
 from .base import Energy, FunctionEnergy, Tangent, call, has_another_leaf
 from .linear import dense_solve, minres
-from .projection import orthogonal, share_along
+from .projection import share_along
 
 Solver = Literal["auto", "dense", "krylov"]
 
@@ -153,7 +153,7 @@ def newton_split(
         direction = attach_root(
             lambda x: tape.hessian_times(x, record=True) - tape.gradient, direction, bound, _adjoint_settings(size)
         )
-    tangent = orthogonal(direction, gradient, bound)
+    tangent = bound.orthogonal(direction, gradient)
     with torch.no_grad():
         overlap = bound.inner(tangent, gradient).abs()
         lengths = (bound.inner(tangent, tangent) * bound.inner(gradient, gradient)).sqrt()

@@ -35,41 +35,14 @@ def project(direction: Tensor, gradient: Tensor, systems: Systems | None = None)
     """
     check_alike("gradient", gradient, "direction", direction)
     bound = (Rows() if systems is None else systems).bind(direction)
-    tangent = orthogonal(at_least_single(direction), at_least_single(gradient), bound)
+    tangent = bound.orthogonal(at_least_single(direction), at_least_single(gradient))
     return tangent.to(direction.dtype)
-
-
-def orthogonal(direction: Tensor, gradient: Tensor, systems: Systems) -> Tensor:
-    """:func:`project`, for checked arguments."""
-    unit, square, _ = at_scale_one(gradient, systems)
-    for _ in range(2):
-        share = systems.inner(direction, unit) / square
-        direction = torch.addcmul(direction, systems.spread(share), unit, value=-1)
-    return direction
-
-
-def combine(direction: Tensor, gradient: Tensor, alpha: PerSystem, beta: PerSystem, systems: Systems) -> Tensor:
-    """`-alpha g + beta T` with the orthogonal part T of the direction, for checked arguments."""
-    tangent = orthogonal(direction, gradient, systems)
-    return torch.addcmul(gradient * -systems.spread(alpha), tangent, systems.spread(beta))
 
 
 def share_along(direction: Tensor, gradient: Tensor, systems: Systems) -> PerSystem:
     """<M, g> / <g, g> in each system, 0 where g = 0."""
-    unit, square, scale = at_scale_one(gradient, systems)
+    unit, square, scale = systems.at_scale_one(gradient)
     return systems.inner(direction, unit) / square / scale
-
-
-def at_scale_one(gradient: Tensor, systems: Systems) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient with its largest entry made 1 in each system, its square there (1 where it is zero), and the scale.
-
-    A projection does not depend on the scale, so none of its derivatives goes through it.
-    """
-    scale = systems.largest(gradient.detach())
-    scale = torch.where(scale < torch.finfo(gradient.dtype).tiny, float("inf"), scale)
-    unit = gradient / systems.spread(scale)
-    # With an entry of 1 the square is at least 1; of a gradient of zero it becomes 1.
-    return unit, systems.inner(unit, unit).clamp(min=1), scale
 
 
 def at_least_single(x: Tensor) -> Tensor:

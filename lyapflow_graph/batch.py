@@ -121,9 +121,10 @@ class GraphBatch(Systems):
     def largest(self, x: Tensor) -> PerSystem:
         return self._division.largest(x)
 
-    def velocity(self, direction: Tensor, gradient: Tensor, alpha: PerSystem, beta: PerSystem) -> Tensor | None:
-        """The velocity of a Lyapunov field by kernels, where there are some: see :class:`lyapflow.LyapunovField`."""
-        return velocity(direction, gradient, alpha, beta, self, self.batch)
+    def combine(self, direction: Tensor, gradient: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
+        a, b = (x if isinstance(x, Tensor) else gradient.new_full((self.count,), x) for x in (alpha, beta))
+        found = velocity(direction, gradient, a, b, self, self.batch)
+        return super().combine(direction, gradient, alpha, beta) if found is None else found
 
     # -- as graphs --------------------------------------------------------------------------------------------------
 

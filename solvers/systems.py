@@ -63,6 +63,39 @@ class Systems(ABC):
             return self.total((u.conj() * v).real)
         return self.total(u * v)
 
+    def at_scale_one(self, gradient: Tensor) -> tuple[Tensor, PerSystem, PerSystem]:
+        """The gradient with its largest entry made 1 in each system, its square there (1 where it is zero), the scale.
+
+        A projection does not depend on the scale, so none of its derivatives goes through it.
+        """
+        scale = self.largest(gradient.detach())
+        scale = torch.where(scale < torch.finfo(gradient.dtype).tiny, float("inf"), scale)
+        unit = gradient / self.spread(scale)
+        # With an entry of 1 the square is at least 1; of a gradient of zero it becomes 1.
+        return unit, self.inner(unit, unit).clamp(min=1), scale
+
+    def orthogonal(self, direction: Tensor, gradient: Tensor) -> Tensor:
+        """The part of a direction that is orthogonal to the gradient in each system; all of it where that is zero."""
+        unit, square, _ = self.at_scale_one(gradient)
+        for _ in range(2):  # in one pass the rounding error of the first part remains
+            share = self.inner(direction, unit) / square
+            direction = torch.addcmul(direction, self.spread(share), unit, value=-1)
+        return direction
+
+    def weigh(self, descent: Tensor, tangent: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
+        """`-alpha descent + beta tangent`, with numbers or values per system."""
+        down = descent * -(self.spread(alpha) if isinstance(alpha, Tensor) else alpha)
+        if isinstance(beta, Tensor):
+            return torch.addcmul(down, tangent, self.spread(beta))
+        return torch.add(down, tangent, alpha=beta)
+
+    def combine(self, direction: Tensor, gradient: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
+        """`-alpha gradient + beta T` with T the :meth:`orthogonal` part of the direction.
+
+        Systems with a faster way override it.
+        """
+        return self.weigh(gradient, self.orthogonal(direction, gradient), alpha, beta)
+
 
 def _need_binding(systems: Systems) -> ValueError:
     return ValueError(f"{systems!r} does not know the state's shape yet: call .bind(state) first")

@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lyapflow.projection import combine
-
 from . import cpu
 from .layer import Form, HeadWeights, LayerWeights, fits, gated_energy, gated_layer
 from .operators import backward_again
@@ -143,7 +141,7 @@ def flow_in_steps(
             if weights.tangent.linear is not None:
                 M = F.linear(M, *weights.tangent.linear)
             beta = _perceptron(graphs.pool(M, pool), weights.tangent.beta)
-            velocity = combine(M, g, alpha, beta, systems)
+            velocity = systems.combine(M, g, alpha, beta)
         h = h + form.step_size * systems.spread(scales[step]) * velocity
         states.append(h)
     return h, torch.stack(states), torch.stack(energies)

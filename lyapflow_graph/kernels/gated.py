@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from . import cpu, cuda
 from .adjacency import count_edges, ends
-from .libraries import sums_by_pyg, sums_by_torch_scatter, torch_scatter
+from .libraries import sums_by_torch_scatter, torch_scatter
 from .operators import Operator
 
-Backend = Literal["auto", "reference", "torch_scatter", "pyg"]
+Backend = Literal["auto", "reference", "torch_scatter"]
 CLOSED = 1e-6  # keeps the shares finite where all gates of a node are closed
 EPSILON = 1e-5  # of the normalisation
 _chosen: Backend = "auto"
@@ -27,8 +27,7 @@ def kernel_backend(name: Backend) -> Iterator[None]:
 
     Args:
         name: "auto" for the kernels of a device where there are some; "reference" for plain torch, on any device;
-            "torch_scatter" and "pyg" for :func:`gated_sums` by `segment_csr` and by `torch_geometric.utils.scatter`,
-            the others by plain torch.
+            "torch_scatter" for :func:`gated_sums` by its `segment_csr`, the others by plain torch.
 
     >>> from lyapflow_graph.kernels import kernel_backend
     >>> with kernel_backend("reference"):
@@ -82,8 +81,8 @@ def gated_sums(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor)
         return wide[0].to(v.dtype), wide[1].to(v.dtype)
     if has_kernel(k, q, v, c):
         return _SUMS(k, q, v, c, edges)
-    sums = _plain_sums if _transformed() else _LIBRARIES.get(_chosen, _plain_sums)
-    return sums(k, q, v, c, edges)
+    by_library = _chosen == "torch_scatter" and not _transformed()
+    return (sums_by_torch_scatter if by_library else _plain_sums)(k, q, v, c, edges)
 
 
 def gated_update(own: Tensor, num: Tensor, den: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -206,7 +205,6 @@ def _plain_silu(x: Tensor) -> tuple[Tensor]:
     return (F.silu(x),)
 
 
-_LIBRARIES: dict[str, Any] = {"torch_scatter": sums_by_torch_scatter, "pyg": sums_by_pyg}
 _SUMS: Any = Operator("gated_sums", ["k", "q", "v", "c?"], ["edges"], like=[0, 0], plain=_plain_sums)
 _UPDATE: Any = Operator("gated_update", ["own", "num", "den", "weight", "bias"], [], like=[0], plain=_plain_update)
 _NORM: Any = Operator("row_norm", ["x", "weight", "bias"], [], like=[0], plain=_plain_norm)

@@ -1,4 +1,4 @@
-"""Gated sums put together from the operations of other libraries, twice differentiable."""
+"""Gated sums by `torch_scatter`, twice differentiable."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch_geometric.utils import scatter
 
-from .adjacency import ends, unpack
+from .adjacency import unpack
 
 
 def torch_scatter() -> Any:
@@ -29,19 +28,6 @@ def sums_by_torch_scatter(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edg
     z = _Spread.apply(k, ptr) + q[source]
     gate = torch.sigmoid(z if c is None else z + c[edge])
     num, den = _Sum.apply(torch.cat([gate * v[source], gate], 1), ptr).chunk(2, 1)
-    return num, den
-
-
-def sums_by_pyg(k: Tensor, q: Tensor, v: Tensor, c: Tensor | None, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """With `torch_geometric.utils.scatter`, over the edges as they were given.
-
-    Not by `SumAggregation` with a ptr: what that calls has no second derivative, or none that is right.
-    """
-    source, target = ends(edges, len(k))
-    z = k[target] + q[source]
-    gate = torch.sigmoid(z if c is None else z + c)
-    both = scatter(torch.cat([gate * v[source], gate], 1), target, dim=0, dim_size=len(k), reduce="sum")
-    num, den = both.chunk(2, 1)
     return num, den
 
 

@@ -7,7 +7,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from lyapflow.projection import combine
 from solvers import Systems
 
 from . import cpu
@@ -18,7 +17,7 @@ from .operators import backward_again
 def velocity(
     direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor, systems: Systems, index: Tensor | None
 ) -> Tensor | None:
-    """What :func:`lyapflow.projection.combine` gives, by kernels; None where there are none for such tensors.
+    """What :meth:`solvers.Systems.combine` gives, by kernels; None where there are none for such tensors.
 
     Args:
         direction: `[n, d]`.
@@ -53,7 +52,7 @@ class _Velocity(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def plain(direction: Tensor, gradient: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor]:
-                return (combine(direction, gradient, alpha, beta, ctx.systems),)
+                return (Systems.combine(ctx.systems, direction, gradient, alpha, beta),)
 
             return *backward_again(plain, tensors, [along]), None, None
         direction, gradient, alpha, beta = (cpu.in_rows(x) for x in tensors)

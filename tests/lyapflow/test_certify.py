@@ -27,6 +27,7 @@ from lyapflow import (
     certify,
 )
 from lyapflow.binomial import clopper_pearson
+from lyapflow.certify import _rise, _worst
 from solvers import Status, methods
 
 FIXED_DISSIPATIVE = [name for name, method in methods().items() if method.dissipative and not method.adaptive]
@@ -278,3 +279,23 @@ def test_on_every_device(device: torch.device) -> None:
     certificate = certify(field, torch.randn(3, 2, device=device), steps=3, step_size=0.01, samples=4)
     assert certificate.holds
     assert "no violation was seen" in str(certificate)
+
+
+def test_a_guarded_flow_is_certified_as_it_steps() -> None:
+    torch.manual_seed(0)
+    field, h = LyapunovField(Quadratic([1.0, 30.0])), torch.randn(8, 2)
+    plain, guarded = (
+        certify(Flow(field, steps=5, step_size=0.2, guard=guard), h, samples=20) for guard in (False, True)
+    )
+    assert not plain.holds
+    assert guarded.holds
+    assert (guarded.method, guarded.dissipative) == ("guarded euler", True)
+    assert bool(torch.isinf(guarded.largest_step).all())
+    assert guarded.sampled.stepping is not None
+    assert int(guarded.sampled.stepping.sum()) == 0
+
+
+def test_a_lost_energy_is_a_rise_and_the_worst_is_told() -> None:
+    energy = torch.tensor([[1.0, 3.0], [float("nan"), 2.0]])
+    assert _rise(energy, torch.zeros_like(energy)).tolist() == [float("inf"), 0.0]
+    assert _worst([torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([2.0])]).tolist() == [3.0]

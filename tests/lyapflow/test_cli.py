@@ -156,3 +156,16 @@ def test_load_object() -> None:
     assert isinstance(load_object("my_fields:make"), lyapflow.LyapunovField)
     function: Any = load_object("my_fields:flow")
     assert isinstance(function, lyapflow.Flow)
+
+
+def test_doctor_says_what_is_here_and_what_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ['nosuch-package>=1; extra == "graph"'])
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor"])
+    assert ended.value.code in (0, None)
+    told = capsys.readouterr().out
+    assert f"torch:     {torch.__version__}" in told
+    assert "kernels:   CPU: " in told
+    assert 'nosuch-package: pip install "lyapflow[graph]"' in told

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lyapflow.projection import combine
 from lyapflow_graph import GatedGCN, GraphBatch, GraphEnergy, TangoConv
 from lyapflow_graph.kernels import cpu, kernel_backend
 from lyapflow_graph.kernels.layer import Form, HeadWeights, LayerWeights, gated_energy, gated_layer
 from lyapflow_graph.kernels.velocity import velocity
+from solvers import Systems
 from tests.lyapflow_graph.cases import batches, example
 from tests.lyapflow_graph.test_kernels import DTYPES, SEEDS, WIDTHS, hub
 
@@ -42,7 +42,7 @@ def case(
 
         def of_velocity(*x: Tensor) -> tuple[Tensor, ...]:
             found = velocity(*x, systems, index)
-            return (combine(*x, systems) if found is None else found,)
+            return (Systems.combine(systems, *x) if found is None else found,)
 
         return of_velocity, [h, draw(nodes, width), *coefficients]
 

@@ -25,7 +25,7 @@ help: ## list the targets
 	@echo '  PIP_ARGS=...           extra arguments to pip install'
 	@echo '  PYTEST_ARGS="-x -k x"  instead of "$(PYTEST_ARGS)"'
 
-demo: $(VENV)/.stamp-dev ## train TANGO and its backbone in three minutes, with figures and a report in demo/
+demo: $(VENV)/.stamp-dev ## train TANGO with guaranteed descent in three minutes, with figures and a report in demo/
 	$(PY) -m examples.demo
 
 examples: $(VENV)/.stamp-dev ## show solvers, fields, certificates, learned dynamics and graphs at work, one by one

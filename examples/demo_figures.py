@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
-from lyapflow import Certificate
-from lyapflow.plots import LINES, STYLE, draw_energy
+from lyapflow.plots import LINES, STYLE
+from solvers import rises
 
 _BETWEEN = (10, 90)  # percentiles
 
@@ -33,9 +34,9 @@ def draw_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: Path)
 
 
 def draw_predictions(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> Path:
-    """What every model predicts over what is true, by the name of the model: labels, and values."""
+    """The predictions of every model over the labels; `pairs` are labels and values by the name of the model."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4.6), layout="constrained")
+        figure = Figure(figsize=(3.6 * len(pairs), 4.2), layout="constrained")
         all_axes = figure.subplots(1, len(pairs), sharex=True, sharey=True, squeeze=False)[0]
         for axes, (name, (labels, values)), colour in zip(all_axes, pairs.items(), LINES, strict=False):
             _draw_pairs(axes, np.asarray(labels), np.asarray(values), colour)
@@ -55,15 +56,42 @@ def _draw_pairs(axes: Axes, labels: np.ndarray, values: np.ndarray, colour: str)
     axes.legend(loc="upper left")
 
 
-def draw_energies(certificates: Sequence[Certificate], path: Path) -> Path:
-    """The energy over time of every certificate."""
+def draw_energies(models: Mapping[str, tuple[float, Tensor | None]], path: Path) -> Path:
+    """The energy of every graph over the steps, all models on one axis, and the metric beside it.
+
+    Args:
+        models: By name: the metric on the test set, and the energies `[steps + 1, graphs]` of a model that has one.
+        path: The file to write.
+    """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
-        for axes, certificate in zip(
-            figure.subplots(1, len(certificates), sharey=True, squeeze=False)[0], certificates, strict=True
-        ):
-            draw_energy(axes, certificate)
+        figure = Figure(figsize=(10, 4.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+        for (name, (_, energy)), colour in zip(models.items(), LINES, strict=False):
+            if energy is not None:
+                _draw_paths(left, name, energy, colour)
+        left.axhline(1.0, color="#57606a", lw=1, ls="--")
+        left.set(xlabel="step", ylabel="V / V at the start", title="Energy of every test graph", yscale="log")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        left.grid(alpha=0.25)
+        left.legend(loc="best")
+        metrics = [metric for metric, _ in models.values()]
+        bars = right.bar(range(len(models)), metrics, width=0.6, color=LINES[: len(models)])
+        right.bar_label(bars, fmt="%.3f", padding=3)
+        right.set_xticks(range(len(models)), [name.replace(", ", ",\n") for name in models])
+        right.set(title="Test log10 MSE (lower is better)")
+        right.margins(y=0.12)
+        right.axhline(0.0, color="#57606a", lw=0.8)
         return _saved(figure, path)
+
+
+def _draw_paths(axes: Axes, name: str, energy: Tensor, colour: str) -> None:
+    relative = (energy / energy[0]).double()
+    axes.plot(relative, color=colour, lw=0.6, alpha=0.3)
+    rising = int(rises(energy).any(0).sum())
+    axes.plot(
+        relative.median(1).values, color=colour, lw=2.4, marker="o", markersize=4, zorder=3,
+        label=f"{name}: rises in {rising} of {energy.shape[1]} graphs",
+    )  # fmt: skip
 
 
 def _saved(figure: Figure, path: Path) -> Path:

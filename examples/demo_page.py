@@ -45,10 +45,10 @@ def page(
 
 
 _ABOUT = (
-    "Every node of a random graph is to tell its eccentricity, the distance to the farthest node. Both models were "
-    "trained alike, on the same graphs. In both, messages go ten edges far; TANGO's coefficients and its projection "
-    "are of the whole graph besides. The figures are the logarithm to base 10 of the mean squared error, with the "
-    "weights of the epoch that the validation set chose; lower is better. All numbers are of this one run."
+    "The task: predict the eccentricity of every node of a random graph, the distance to the farthest node. All models "
+    "were trained alike, on the same graphs, and in all of them messages go ten edges far; TANGO's coefficients and "
+    "its projection see the whole graph besides. The metric is the base-10 logarithm of the mean squared error, with "
+    "the weights of the best epoch on the validation set; lower is better. One run with one seed."
 )
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -1,13 +1,13 @@
 """Solvers for ordinary differential equations in PyTorch: many independent systems, each with its own step size."""
 
 from .adjoint import Adjoint, Backsolve, Checkpointed, Direct
-from .backsolve import odeint_adjoint
 from .controllers import PID, Controller, Decision, Fixed
-from .drop_in import odeint, odeint_event
+from .drop_in import odeint, odeint_adjoint, odeint_event
 from .guarded import rises, take_steps
 from .integrate import solve
 from .loop import LoopState
 from .method import (
+    Adams,
     ArmijoEuler,
     DiscreteGradient,
     DissipativeMethod,
@@ -16,7 +16,10 @@ from .method import (
     ImplicitTableau,
     LockstepMethod,
     Method,
+    Proposal,
     RelaxedRK,
+    SciPySolver,
+    Start,
     Step,
     Symplectic,
     Tableau,
@@ -33,6 +36,7 @@ from .term import HasEnergy, Term
 
 __all__ = [
     "PID",
+    "Adams",
     "Adjoint",
     "ArmijoEuler",
     "Backsolve",
@@ -52,12 +56,15 @@ __all__ = [
     "LoopState",
     "Method",
     "Newton",
+    "Proposal",
     "RelaxedRK",
     "Rows",
+    "SciPySolver",
     "Segments",
     "Single",
     "Solution",
     "SolveError",
+    "Start",
     "Status",
     "SteadyState",
     "Step",

@@ -239,3 +239,8 @@ def check_tolerance(name: str, value: Any) -> None:
         bad = not value >= 0
     if bad:
         raise ValueError(f"{name} must not be negative (or NaN), got {value}")
+
+
+def largest_rms(parts: tuple[Tensor, ...]) -> Tensor:
+    """A norm of a tuple state: the largest root mean square of its parts."""
+    return torch.stack([part.abs().square().mean().sqrt() for part in parts if part.numel()]).amax()

@@ -1,4 +1,4 @@
-"""torchdiffeq's interface: `odeint`, `odeint_event` (and `odeint_adjoint`, in `backsolve`).
+"""torchdiffeq's interface: `odeint`, `odeint_adjoint` and `odeint_event`.
 
 Code written for torchdiffeq works after changing the import. What is new here: `args`, `systems`, and every method of
 the registry.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,10 +19,13 @@ from torch import Tensor
 from .adjoint import Adjoint, Direct
 from .arguments import check_capabilities, pack_state
 from .autograd import outside_inference_mode
-from .controllers import PID, Controller, Fixed, check_tolerance
+from .backsolve import AdjointEquation, augmented_norm
+from .controllers import PID, Controller, Fixed, check_tolerance, largest_rms
 from .lockstep import uniform_times
 from .loop import SLIVER, Event, Observer
-from .method.base import LockstepMethod, Method, find_method
+from .method.adams import Adams
+from .method.base import LockstepMethod, Method, did_you_mean, find_method
+from .method.scipy_solver import SciPySolver
 from .packing import Packing
 from .problem import Problem
 from .systems import Single, Systems
@@ -33,7 +37,11 @@ _ADAPTIVE_OPTIONS = {
     "max_step", "pcoeff", "icoeff", "dcoeff",
 }  # fmt: skip
 _FIXED_OPTIONS = {"step_size", "grid_constructor", "interp", "perturb", "norm", "max_num_steps"}
-CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
+_METHOD_OPTIONS: dict[type[Method], tuple[str, ...]] = {
+    Adams: ("max_order", "max_iters"),
+    SciPySolver: ("solver", "min_step", "max_step"),
+}
+_CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
 
 
 @outside_inference_mode
@@ -62,7 +70,8 @@ def odeint(
         options: Adaptive methods: `first_step`, `min_step`, `max_step`, `max_num_steps`, `norm`, `step_t`, `jump_t`,
             `safety`, `ifactor`, `dfactor`, `dtype` (of time), and the controller's `pcoeff`, `icoeff`, `dcoeff`.
             Methods of a fixed step size: `step_size` or `grid_constructor` (one step from each time to the next by
-            default), `interp` ("linear" or "cubic"), `perturb`, `max_num_steps`.
+            default), `interp` ("linear" or "cubic"), `perturb`, `max_num_steps`. Adams methods: `max_order`,
+            `max_iters`. `scipy_solver`: `solver`, `min_step`, `max_step`. Others are ignored with a warning.
         event_fn: `event_fn(t, y)`; the integration ends where it changes sign. Then `t` has two elements, of which
             the second one only gives the direction.
         args: Passed on to `func`.
@@ -81,7 +90,97 @@ def odeint(
     if event_fn is None:
         return call.unpack(call.states(call.y0, call.t, Direct()))
     event_t, states = call.until_event(call.y0, call.t)
-    return event_t, call.unpack(states)
+    return call.event_time(event_t, states[-1]), call.unpack(states)
+
+
+@outside_inference_mode
+def odeint_adjoint(
+    func: Field,
+    y0: State,
+    t: Tensor,
+    *,
+    rtol: float | Tensor | tuple[Any, ...] = 1e-7,
+    atol: float | Tensor | tuple[Any, ...] = 1e-9,
+    method: str | Method | None = None,
+    options: Mapping[str, Any] | None = None,
+    event_fn: Event | None = None,
+    adjoint_rtol: float | Tensor | tuple[Any, ...] | None = None,
+    adjoint_atol: float | Tensor | tuple[Any, ...] | None = None,
+    adjoint_method: str | Method | None = None,
+    adjoint_options: Mapping[str, Any] | None = None,
+    adjoint_params: Iterable[Tensor] | None = None,
+    args: Any = None,
+    systems: Systems | None = None,
+) -> Any:
+    """:func:`odeint` with gradients from the adjoint equation: constant memory, not exact.
+
+    Args:
+        func: As for :func:`odeint`; a module, unless `adjoint_params` are given.
+        y0: As for :func:`odeint`, as are `t`, `rtol`, `atol`, `method`, `options`, `event_fn`, `args`, `systems`.
+        adjoint_rtol: Tolerances of the backward solve; those of the forward solve by default.
+        adjoint_atol: Likewise.
+        adjoint_method: The method of the backward solve; that of the forward solve by default.
+        adjoint_options: Its options; those of the forward solve by default, but for `norm`. `norm="seminorm"` leaves
+            the parameters out of the error estimate.
+        adjoint_params: The tensors that get gradients, the parameters of `func` by default.
+
+    >>> import torch
+    >>> from solvers import odeint_adjoint
+    >>> field = torch.nn.Linear(1, 1, bias=False)
+    >>> states = odeint_adjoint(lambda t, y: field(y), torch.ones(1), torch.tensor([0.0, 1.0]),
+    ...                         adjoint_params=field.parameters())
+    >>> states[-1].sum().backward()
+    >>> bool(torch.allclose(field.weight.grad, field.weight.detach().exp(), rtol=1e-4))
+    True
+    """
+    if adjoint_params is None and not isinstance(func, torch.nn.Module):
+        raise ValueError(
+            "func must be a torch.nn.Module, so that its parameters are known; otherwise name them in adjoint_params "
+            "(which may be empty)"
+        )
+    if adjoint_method is not None and adjoint_method != method and options is not None and adjoint_options is None:
+        raise ValueError("adjoint_method differs from method, and options are given: give adjoint_options too")
+    call = Call(func, y0, t, rtol, atol, method, options, event_fn, args, systems)
+    found = func.parameters() if adjoint_params is None else adjoint_params  # type: ignore[attr-defined]
+    params = [p for p in found if p.requires_grad]
+    if adjoint_options is None:
+        adjoint_options = {key: value for key, value in (options or {}).items() if key != "norm"}
+    options = dict(adjoint_options)
+    for name in ("step_t", "jump_t"):
+        if options.get(name) is not None and call.term.backward:
+            options[name] = -torch.as_tensor(options[name])
+    options["norm"] = _adjoint_norm(options.get("norm"), call)
+    settings: dict[str, Any] = {
+        "rtol": _strictest(rtol if adjoint_rtol is None else adjoint_rtol),
+        "atol": _strictest(atol if adjoint_atol is None else adjoint_atol),
+        "method": method if adjoint_method is None else adjoint_method,
+        "options": options,
+    }
+
+    def integrate(augmented: Field, start: tuple[Tensor, ...], span: Tensor) -> tuple[Tensor, ...]:
+        for name in _CALLBACKS:
+            if hasattr(func, f"{name}_adjoint"):
+                setattr(augmented, name, getattr(func, f"{name}_adjoint"))
+        return tuple(part[-1] for part in odeint(augmented, start, span, **settings))
+
+    def forward_solve() -> tuple[Tensor, Tensor]:
+        if event_fn is None:
+            return call.t.detach(), call.states(call.y0, call.t, Direct())
+        event_t, states = call.until_event(call.y0, call.t)
+        end = -event_t if call.term.backward else event_t
+        return torch.stack([call.t[0].detach(), end.reshape(())]), states
+
+    if event_fn is not None and call.term.systems.count != 1:
+        raise ValueError(
+            "odeint_adjoint: event_fn works with one system only, whose end the backward solve starts from"
+        )
+    times, states = AdjointEquation.apply(
+        forward_solve, call.term, integrate, event_fn is not None, call.y0, call.t, *params
+    )
+    if event_fn is None:
+        return call.unpack(states)
+    event_t = (-times[1] if call.term.backward else times[1]).to(call.t_dtype)
+    return call.event_time(event_t, states[-1]), call.unpack(states)
 
 
 @outside_inference_mode
@@ -123,27 +222,44 @@ def odeint_event(
     call = Call(func, y0, t, event_fn=event_fn, args=kwargs.get("args"), systems=kwargs.get("systems"))
     packing = call.term.packing
     at_event = states[-1] if packing is None else packing.pack([part[-1] for part in states])
-
-    # c(t*, y(t*)) = 0 defines t*: as a Newton step whose value is zero it carries the gradient, and the state moves
-    # with the time at its velocity.
-    term, spread = call.term, call.term.systems.spread
-    time = event_t.detach().reshape(-1)
-    velocity = term.field_at(spread(time.to(term.real_dtype)), at_event.detach()).detach()
-    with torch.enable_grad():
-        moving_t, moving_y = time.clone().requires_grad_(), at_event.detach().requires_grad_()
-        value = call.event(spread(moving_t), moving_y)
-        by_t, by_y = torch.zeros_like(moving_t), torch.zeros_like(moving_y)
-        if value.requires_grad:
-            by_t, by_y = torch.autograd.grad(value.sum(), (moving_t, moving_y), materialize_grads=True)
-    slope = by_t + term.systems.inner(by_y, velocity)
-    miss = call.event(spread(time), at_event)
-    shift = -(miss - miss.detach()) / torch.where(slope == 0, 1.0, slope)
-    at_event = at_event + spread(shift) * velocity
-    event_t = event_t + shift.reshape(event_t.shape).to(event_t.dtype)
+    if not event_t.requires_grad:
+        return event_t, states
+    # The state moves with the time of the event, at its velocity.
+    shift = (event_t - event_t.detach()).reshape(-1).to(call.term.real_dtype)
+    at_event = at_event + call.term.systems.spread(shift) * call.velocity(event_t.detach(), at_event)
     if packing is None:
         return event_t, torch.stack([states[0], at_event])
     parts = packing.unpack(at_event)
     return event_t, tuple(torch.stack([part[0], end]) for part, end in zip(states, parts, strict=True))
+
+
+def _adjoint_norm(kind: Any, call: Call) -> Any:
+    """The norm of the augmented state that `adjoint_options` ask for."""
+    packing, given = call.term.packing, call.options.get("norm")
+    if kind is None or kind == "seminorm":
+        state_norm = given
+        if packing is not None:
+            of_parts = largest_rms if given is None else given
+
+            def state_norm(part: Tensor) -> Any:
+                return of_parts(packing.unpack(part))
+
+        return augmented_norm(kind, state_norm)
+    if packing is None:
+        return kind
+
+    def split_state(parts: tuple[Tensor, ...]) -> Any:
+        time, y, adjoint, *params = parts
+        return kind((time, *packing.unpack(y), *packing.unpack(adjoint), *params))
+
+    return split_state
+
+
+def _strictest(tolerance: Any) -> Any:
+    """Tolerances given per entry of the state cannot be used for the augmented state."""
+    if isinstance(tolerance, (tuple, list)):
+        return min(float(torch.as_tensor(x).min()) for x in tolerance)
+    return float(tolerance.min()) if isinstance(tolerance, Tensor) else tolerance
 
 
 class Call:
@@ -164,7 +280,7 @@ class Call:
     ) -> None:
         if not callable(func):
             raise TypeError(f"func must be callable as func(t, y), got {type(func).__name__}")
-        self.method = find_method("dopri5" if method is None else method)
+        self.method = SciPySolver() if method == "scipy_solver" else find_method("dopri5" if method is None else method)
         self.options = dict(options or {})
         division = systems_of(func, systems)
         self.y0, packing = pack_state(y0, division)
@@ -175,8 +291,10 @@ class Call:
         self.t_dtype = t.dtype
         t = t.to(self.y0.device)
         self.t = -t if backward else t
-        self.fixed = self._is_fixed()
+        self.kind = type(self.method)
+        self.fixed = not self.method.adaptive or self.method.fixed_by_default
         self._check_options()
+        self.method = self._configured(rtol, atol)
         nudge = bool(self.options.get("perturb", False)) or self.options.get("jump_t") is not None
         self.term = Term(func, division, self.y0, args=args, packing=packing, backward=backward, perturb=nudge)
         self.controller = self._controller(rtol, atol)
@@ -263,20 +381,43 @@ class Call:
         values = self.event_fn(t, y) * self._event_signs
         return values.reshape(self.term.systems.count, -1).amin(1)
 
+    def event_time(self, event_t: Tensor, at_event: Tensor) -> Tensor:
+        """The time of the event with its gradient.
+
+        `c(t*, y(t*)) = 0` defines t*: as a Newton step whose value is zero it carries the gradient.
+        """
+        systems, spread = self.term.systems, self.term.systems.spread
+        time = event_t.detach().reshape(-1)
+        miss = self.event(spread(time), at_event)
+        if not miss.requires_grad:
+            return event_t
+        with torch.enable_grad():
+            moving_t, moving_y = time.clone().requires_grad_(), at_event.detach().requires_grad_()
+            value = self.event(spread(moving_t), moving_y)
+            by_t, by_y = torch.zeros_like(moving_t), torch.zeros_like(moving_y)
+            if value.requires_grad:
+                by_t, by_y = torch.autograd.grad(value.sum(), (moving_t, moving_y), materialize_grads=True)
+        slope = by_t + systems.inner(by_y, self.velocity(event_t, at_event))
+        shift = -(miss - miss.detach()) / torch.where(slope == 0, 1.0, slope)
+        return event_t + shift.reshape(event_t.shape).to(event_t.dtype)
+
+    def velocity(self, t: Tensor, y: Tensor) -> Tensor:
+        """The field at a time as the caller counts it, without gradients."""
+        with torch.no_grad():
+            time = t.detach().reshape(-1).to(self.term.real_dtype)
+            return self.term.field_at(self.term.systems.spread(time), y.detach())
+
     # -- options ------------------------------------------------------------------------------------------------
 
-    def _is_fixed(self) -> bool:
-        asked = self.options.get("step_size") is not None or self.options.get("grid_constructor") is not None
-        return asked or not self.method.adaptive or self.method.fixed_by_default
-
     def _check_options(self) -> None:
-        allowed = _FIXED_OPTIONS if self.fixed else _ADAPTIVE_OPTIONS
+        allowed = set(_FIXED_OPTIONS if self.fixed else _ADAPTIVE_OPTIONS) | set(_METHOD_OPTIONS.get(self.kind, ()))
         unknown = sorted(set(self.options) - allowed)
         if unknown:
+            hints = ", ".join(f"{name!r}{did_you_mean(name, allowed)}" for name in unknown)
             kind = "of a fixed step size" if self.fixed else "of adaptive step size"
-            raise ValueError(
-                f"options: method {self.method.name!r} ({kind}) does not know {unknown}; it knows {sorted(allowed)}"
-            )
+            message = f"options: method {self.method.name!r}, {kind}, ignores {hints}; it knows {sorted(allowed)}"
+            warnings.warn(message, stacklevel=5)
+            self.options = {name: value for name, value in self.options.items() if name in allowed}
         if self.options.get("step_size") is not None:
             if self.options.get("grid_constructor") is not None:
                 raise ValueError("options: step_size and grid_constructor exclude each other")
@@ -288,6 +429,13 @@ class Call:
             raise ValueError(f"options: max_num_steps must be at least 1, got {self.options['max_num_steps']}")
         if self.options.get("interp", "linear") not in ("linear", "cubic"):
             raise ValueError(f"options: interp must be 'linear' or 'cubic', got {self.options['interp']!r}")
+
+    def _configured(self, rtol: Any, atol: Any) -> Method:
+        """The method with the options that are its own."""
+        method, own = self.method, {k: v for k, v in self.options.items() if k in _METHOD_OPTIONS.get(self.kind, ())}
+        if isinstance(method, Adams) and own:
+            return Adams(method.name, corrector=method.corrector, **own)
+        return SciPySolver(rtol=rtol, atol=atol, **own) if isinstance(method, SciPySolver) else method
 
     def _controller(self, rtol: Any, atol: Any) -> Controller:
         rtol, atol = self._tolerance("rtol", rtol), self._tolerance("atol", atol)
@@ -356,7 +504,12 @@ class Call:
         return [float(x) for x in grid.tolist()]
 
     def _observer(self) -> Observer | None:
-        found = {name: getattr(self.term.field, name) for name in CALLBACKS if hasattr(self.term.field, name)}
+        found = {name: getattr(self.term.field, name) for name in _CALLBACKS if hasattr(self.term.field, name)}
+        called = _CALLBACKS[:1] if self.fixed else _CALLBACKS
+        unused = sorted(set(found) - set(called))
+        if unused:
+            warnings.warn(f"Solver {self.method.name!r} does not support callbacks {unused}", stacklevel=6)
+            found = {name: callback for name, callback in found.items() if name in called}
         if not found:
             return None
         term = self.term
@@ -386,8 +539,3 @@ def _check_times(t: Any) -> Tensor:
     if not all(a < b if rising else b < a for a, b in itertools.pairwise(times)):
         raise ValueError("t must be strictly increasing or strictly decreasing: no repeated times, no turning back")
     return t
-
-
-def largest_rms(parts: tuple[Tensor, ...]) -> Tensor:
-    """torchdiffeq's norm of a tuple state: the largest root mean square of its parts."""
-    return torch.stack([part.abs().square().mean().sqrt() for part in parts if part.numel()]).amax()

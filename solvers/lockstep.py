@@ -1,7 +1,7 @@
 """The quick loop: every system takes the same steps, over a grid of times that is known beforehand.
 
 It does not ask after every step whether anything went wrong: an entry that is not finite stays so, and a look at the
-end is enough. Only if that look finds something is the march repeated under guard, which freezes each failed system
+end is enough. Only if that look finds something is the march repeated under watch, which freezes each failed system
 where it was last well.
 """
 
@@ -37,7 +37,7 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class March:
-    """Where a march has come to; `alive` and `steps_done` are known under guard only."""
+    """Where a march has come to; `alive` and `steps_done` are known under watch only."""
 
     y: Tensor
     f: Tensor | None
@@ -59,7 +59,7 @@ def march(
     y0: Tensor,
     adjoint: Adjoint,
     progress: Progress | None = None,
-    guard: bool = False,
+    watch: bool = False,
 ) -> March:
     """Take all steps of the grid."""
     steps = grid.times.numel() - 1
@@ -78,7 +78,7 @@ def march(
                 times = [term.systems.spread(time.expand(term.systems.count)) for time in times]
             h = sizes[i]
             new, f_new, stages = method.advance(term, times, h, y, f)
-            if guard:
+            if watch:
                 assert alive is not None
                 assert steps_done is not None
                 alive = alive & finite(term, new)
@@ -86,9 +86,9 @@ def march(
                     # As in Loop: again, with the failed systems where they started, so that no NaN is in the graph.
                     living = term.systems.spread(alive)
                     times = [torch.where(living, time, node[0]) for time, node in zip(times, nodes, strict=True)]
-                    new, f_new, stages = method.advance(term, times, h, torch.where(living, y, start), None)
+                    f = None if f is None else torch.where(living, f, 0.0)
+                    new, f_new, stages = method.advance(term, times, h, torch.where(living, y, start), f)
                     new = torch.where(living, new, y)
-                    f_new = None
                 steps_done = steps_done + alive
             if grid.saves is None:
                 found.append(new)
@@ -98,7 +98,7 @@ def march(
         return March(y, f, tuple(found), alive, steps_done)
 
     now = March(y0, None)
-    if guard:
+    if watch:
         alive = finite(term, y0)
         now = dataclasses.replace(now, alive=alive, steps_done=torch.zeros_like(alive, dtype=torch.int64))
     done = 0
@@ -147,7 +147,7 @@ def _inside(term: Term, method: LockstepMethod, grid: Grid, i: int, places: list
             states.append(ends.y1)
             continue
         if step is None:
-            f0 = ends.f0 if ends.f0 is not None or not ends.stages else ends.stages[0]
+            f0 = ends.stages[0] if ends.stages else ends.f0
             both = start.expand(term.systems.count), end.expand(term.systems.count)
             h = (end - start).to(term.real_dtype)
             step = Step(*both, h, ends.y0, ends.y1, 0, f0=f0, f1=ends.f1, stages=ends.stages)

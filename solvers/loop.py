@@ -227,9 +227,10 @@ class Loop:
         if lost is None:
             return self.method.step(self.term, state.t, t1, state.y, state.f, landing)
         t_start, y_start = state.start
-        y0 = torch.where(self.term.systems.spread(lost), y_start, state.y)
+        spread = self.term.systems.spread(lost)
+        y0, f0 = torch.where(spread, y_start, state.y), None if state.f is None else torch.where(spread, 0.0, state.f)
         t0, end = torch.where(lost, t_start, state.t), torch.where(lost, t_start, t1)
-        step = self.method.step(self.term, t0, end, y0, None, landing & ~lost)
+        step = self.method.step(self.term, t0, end, y0, f0, landing & ~lost)
         return dataclasses.replace(step, t0=state.t, t1=torch.where(lost, t1, step.t1))
 
     def _judge(

@@ -117,7 +117,7 @@ class Problem:
 
 
 def run_on_grid(problem: Problem, grid: Grid) -> Solution[Any]:
-    """March over a grid in lockstep, again under guard if a system turns out not to be finite."""
+    """March over a grid in lockstep, again under watch if a system turns out not to be finite."""
     term, y0 = problem.term, problem.y0
     assert isinstance(problem.method, LockstepMethod)
     before = term.calls
@@ -133,7 +133,7 @@ def run_on_grid(problem: Problem, grid: Grid) -> Solution[Any]:
     else:
         accepted = zero + steps
         if not torch.compiler.is_compiling():
-            now = march(term, problem.method, grid, y0, problem.adjoint, guard=True)
+            now = march(term, problem.method, grid, y0, problem.adjoint, watch=True)
             assert now.alive is not None
             assert now.steps_done is not None
             well, accepted = now.alive, now.steps_done

@@ -117,6 +117,13 @@ class Term:
         """dy/dt at internal time `t`, `[S]`."""
         return self.velocity(self.time(t), y)
 
+    def first_velocity(self, t0: Tensor, t1: Tensor, y: Tensor) -> Tensor:
+        """dy/dt at the start of a step from `t0` to `t1`; with `perturb`, as seen from inside the step."""
+        if not self.perturb:
+            return self(t0, y)
+        (time,) = self.stage_times(t0, t1, (0.0,))
+        return self.velocity(self.systems.spread(time), y)
+
     def velocity(self, time: Tensor, y: Tensor) -> Tensor:
         """dy/dt in the direction of the integration, where `time` is what the field itself gets."""
         f = self.field_at(time, y)
@@ -131,7 +138,7 @@ class Term:
             f = self._pack_derivative(self.field(time, self.packing.unpack(y), *self.args))
         if not self._checked:
             self._check_derivative(f)
-        checked: Tensor = f
+        checked: Tensor = f if f.dtype is self.dtype else f.to(self.dtype)
         return checked
 
     def _pack_derivative(self, parts: Any) -> Tensor:
@@ -146,10 +153,12 @@ class Term:
         return self.packing.pack(parts)
 
     def _check_derivative(self, f: Any) -> None:
-        wanted = f"a tensor of shape {list(self.shape)}, {self.dtype}, on {self.device}, like the state"
+        wanted = f"a tensor of shape {list(self.shape)} on {self.device}, like the state, in {self.dtype}"
         if not isinstance(f, Tensor):
             raise TypeError(f"the field must return {wanted}; got {_describe(f)}")
-        if f.shape != self.shape or f.dtype != self.dtype or f.device != self.device:
+        # Another precision, as under autocast, is cast to that of the state; a number of another kind is a mistake.
+        kind = f.is_floating_point() or (f.is_complex() and self.dtype.is_complex)
+        if f.shape != self.shape or not kind or f.device != self.device:
             raise ValueError(f"the field must return {wanted}; got shape {list(f.shape)}, {f.dtype}, on {f.device}")
         self._checked = True
 
@@ -169,7 +178,7 @@ class Term:
         f, energy = both(self.time(t), y)
         if not self._checked:
             self._check_derivative(f)
-        return f, energy
+        return f if f.dtype is self.dtype else f.to(self.dtype), energy
 
     def energy(self, t: Tensor, y: Tensor) -> Tensor:
         """The field's energy per system at internal time `t`, `[S]`."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -118,9 +120,11 @@ class LockstepMethod(Method):
     def advance(
         self, term: Term, times: list[Tensor], h: Tensor | float, y: Tensor, f0: Tensor | None
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
-        """The new state, the derivative there where it is known, and the stages.
+        """The new state, what the next step gets as `f0`, and the stages, the derivative at the start first.
 
-        `times` are the field's times at the `nodes`; `h` is a number, or a tensor that broadcasts against the state.
+        `f0` is the derivative at the start of the step where the step before has it, or what a multistep method hands
+        on: a tensor whose last dimensions are those of the state. `times` are the field's times at the `nodes`; `h` is
+        a number, or a tensor that broadcasts against the state.
         """
 
     def step(self, term: Term, t0: Tensor, t1: Tensor, y0: Tensor, f0: Tensor | None, land: Tensor | None) -> Step:
@@ -129,7 +133,7 @@ class LockstepMethod(Method):
         h = term.systems.spread((t1 - t0).to(term.real_dtype))
         y1, f1, stages = self.advance(term, times, h, y0, f0)
         error = self.error(h, stages)
-        first = stages[0] if f0 is None and stages else f0
+        first = stages[0] if stages else f0
         return Step(t0, t1, h, y0, y1, term.calls - before, error, first, f1, stages)
 
     def error(self, h: Tensor, stages: tuple[Tensor, ...]) -> Tensor | None:
@@ -208,5 +212,12 @@ def find_method(method: str | Method) -> Method:
         return method
     if method not in _REGISTRY:
         known = ", ".join(sorted(_REGISTRY))
-        raise ValueError(f"unknown method {method!r}; known are: {known}. solvers.register adds your own")
+        hint = did_you_mean(method, _REGISTRY)
+        raise ValueError(f"unknown method {method!r}{hint}; known are: {known}. solvers.register adds your own")
     return _REGISTRY[method]
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like a misspelt one, or nothing."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

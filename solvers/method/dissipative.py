@@ -92,7 +92,7 @@ class DissipativeMethod(Method):
 
     def step(self, term: Term, t0: Tensor, t1: Tensor, y0: Tensor, f0: Tensor | None, land: Tensor | None) -> Step:
         known = f0 is not None
-        f0 = term(t0, y0) if f0 is None else f0
+        f0 = term.first_velocity(t0, t1, y0) if f0 is None else f0
         start = _begin(term, t0, y0, f0)
         plan = _Plan(torch.ones_like(t0.detach()), *(torch.zeros_like(t0, dtype=torch.bool) for _ in range(2)))
         proposal = self._carry_out(term, start, t1, plan, land)

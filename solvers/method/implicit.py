@@ -79,7 +79,7 @@ class ImplicitRK(Method):
         h = systems.spread((t1 - t0).to(term.real_dtype))
         times = [systems.spread(time) for time in term.stage_times(t0, t1, self.nodes)]
         if f0 is None:
-            f0 = term(t0, y0)
+            f0 = term.first_velocity(t0, t1, y0)
         guess = f0
         stages: list[Tensor] = []
         failed = torch.zeros(systems.count, dtype=torch.bool, device=y0.device)

@@ -558,6 +558,127 @@ def test_tolerance_for_every_entry():
     assert ours.calls < 0.5 * run(solvers, 1e-6).calls
 
 
+def test_a_step_size_leaves_adaptive_methods_adaptive():
+    """As in torchdiffeq, with a warning; fixed steps of `dopri5` are for `solve(..., controller=Fixed())`."""
+    turning, end = tensor([0.0, 20.0], [-20.0, 0.0]), times(0.0, 3.0, 2)
+
+    def run(ode):
+        with pytest.warns(UserWarning, match="step_size"):
+            return ode.odeint(
+                lambda t, y: turning @ y, tensor(1.0, 0.0), end, method="dopri5", options={"step_size": 1.0}
+            )
+
+    ours, theirs = both(run)
+    close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"options": {"first_stp": 0.1}}, "'first_stp' \\(did you mean 'first_step'\\?\\)"),
+        ({"method": "rk4", "options": {"first_step": 1.0}}, "'rk4'.*'first_step'"),
+    ],
+)
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_unknown_options_are_ignored_with_a_warning(settings, hint, interface):
+    call = getattr(solvers, interface)
+    extra = {} if interface == "odeint" else {"adjoint_params": ()}
+    with pytest.warns(UserWarning, match=f"^options: .*{hint}"):
+        found = call(wavy, tensor(0.5), times(0.0, 1.0, 2), **settings, **extra)
+    plain = call(wavy, tensor(0.5), times(0.0, 1.0, 2), method=settings.get("method"), **extra)
+    assert torch.equal(found, plain)
+
+
+# -- Adams methods and SciPy ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 4, 41])
+@pytest.mark.parametrize(("method", "options"), [
+    ("implicit_adams", {}), ("fixed_adams", {"max_order": 5}), ("explicit_adams", {"max_order": 5}),
+    ("explicit_adams", {"max_order": 4}), ("implicit_adams", {"max_iters": 40}),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Functional iteration")
+def test_adams_methods_take_the_steps_of_torchdiffeq(method, options, count):
+    """To the tolerance of the corrector, on grids of equal steps; on others torchdiffeq loses the order."""
+
+    def run(ode):
+        return ode.odeint(wavy, tensor(0.5, -1.0), times(0.0, 1.0, count), method=method, options=options)
+
+    ours, theirs = both(run)
+    close(ours, theirs, 2e-7 if method != "explicit_adams" else 1e-13)
+
+
+@pytest.mark.parametrize(("method", "order"), [("implicit_adams", 4.5), ("explicit_adams", 3.8)])
+def test_adams_methods_keep_their_order_on_any_grid(method, order):
+    errors = []
+    exact = solvers.odeint(wavy, tensor(0.5, -1.0), times(0.0, 2.0, 2), method="dopri8", rtol=1e-13, atol=1e-14)[-1]
+    for count in (81, 161):
+        s = times(0.0, 1.0, count)
+        grid = 2 * (s + 0.3 * torch.sin(2 * math.pi * s) / math.pi)
+        found = solvers.odeint(wavy, tensor(0.5, -1.0), grid, method=method)[-1]
+        errors.append(float((found - exact).abs().max()))
+    assert math.log2(errors[0] / errors[1]) > order, errors
+
+
+@pytest.mark.parametrize("solver", ["LSODA", "RK45", "Radau"])
+@pytest.mark.parametrize("sign", [1, -1], ids=["increasing", "decreasing"])
+def test_scipy_solver(solver, sign):
+    settings = {"method": "scipy_solver", "options": {"solver": solver}, "rtol": 1e-8, "atol": 1e-10}
+    field = Field()
+    with torch.no_grad():
+        found = solvers.odeint(field, tensor(0.5, -1.0), sign * times(0.0, 1.0, 4), **settings)
+    exact = solvers.odeint(field, tensor(0.5, -1.0), sign * times(0.0, 1.0, 4), rtol=1e-11, atol=1e-12)
+    close(found, exact.detach(), 1e-6)
+    with pytest.warns(UserWarning, match="records no gradients"):
+        assert not solvers.odeint(field, tensor(0.5, -1.0), times(0.0, 1.0, 2), **settings).requires_grad
+    states = solvers.odeint_adjoint(field, tensor(0.5, -1.0), sign * times(0.0, 1.0, 4), **settings)
+    ours = torch.autograd.grad(states[-1].sum(), field.weight)[0]
+    close(ours, torch.autograd.grad(exact[-1].sum(), field.weight)[0], 1e-6)
+    with pytest.raises(ValueError, match="one system"):
+        solvers.odeint(wavy, torch.ones(2, 1), times(0.0, 1.0, 2), method="scipy_solver", systems=Rows())
+
+
+# -- fields in another precision --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["rk4", "dopri5"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_field_in_another_precision_is_cast(method, dtype):
+    def run(ode):
+        return ode.odeint(
+            lambda t, y: -y.to(dtype), tensor(0.5, -1.0), times(0.0, 1.0, 3), method=method, rtol=1e-2, atol=1e-2
+        )
+
+    ours, theirs = both(run)
+    close(ours, theirs, 20 * torch.finfo(dtype).eps if method == "rk4" else 2e-2)
+    assert ours.dtype == torch.float64
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_field_under_autocast(interface):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
+    field = PlainField(network)
+    y0 = torch.ones(2, 3)
+    ode, settings = getattr(solvers, interface), {"method": "rk4", "options": {"step_size": 0.25}}
+    exact = ode(field, y0, times(0.0, 1.0, 2), **settings)[-1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = ode(field, y0, times(0.0, 1.0, 2), **settings)[-1]
+    assert found.dtype == torch.float32
+    close(found, exact, 2e-2)
+    found.sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in network.parameters())
+
+
+class PlainField(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, t, y):
+        return self.network(y)
+
+
 # -- states that are tuples -------------------------------------------------------------------------------------
 
 PARTS = (torch.full((2, 3), 0.4, dtype=torch.float64), tensor(1.0)[0], tensor(0.2, -0.3, 0.1, 0.5))
@@ -860,6 +981,16 @@ def test_adjoint_params(ode):
     close(by_y0, torch.exp(-rate), 1e-6)
     frozen = tensor(5.0)
     (by_rate,) = torch.autograd.grad(run((rate, frozen)), rate)
+    close(by_rate, exact, 1e-6)
+
+
+@LIBRARIES
+def test_adjoint_params_may_be_used_through_what_was_computed_from_them(ode):
+    rate = tensor(-0.4, requires_grad=True)
+    computed = rate.exp()
+    y1 = ode.odeint_adjoint(lambda t, y: -computed * y, tensor(1.0), times(0.0, 1.0, 2), adjoint_params=(rate,))[-1]
+    (by_rate,) = torch.autograd.grad(y1, rate)
+    exact = torch.autograd.grad(torch.exp(-rate.exp()), rate)[0]
     close(by_rate, exact, 1e-6)
 
 
@@ -1183,6 +1314,31 @@ def test_event_gradient_to_its_own_parameters():
     close(gradient, tensor(-2.0), 1e-6)
 
 
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_the_time_of_an_event_has_a_gradient(interface):
+    """torchdiffeq's has one from `odeint_event` alone; the states are those at a fixed time, as there."""
+    rate = nn.Parameter(tensor(0.8))
+    y0 = tensor(1.0, requires_grad=True)
+
+    class Decay(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate = rate
+
+        def forward(self, t, y):
+            return -self.rate * y
+
+    ode = getattr(solvers, interface)
+    event_t, states = ode(Decay(), y0, times(0.0, 1.0, 2), event_fn=lambda t, y: y[0] - 0.5)
+    exact = (torch.log(2 * y0) / rate).reshape(())
+    close(event_t, exact, 1e-7)
+    for ours, theirs in zip(torch.autograd.grad(event_t, (y0, rate), retain_graph=True),
+                            torch.autograd.grad(exact, (y0, rate)), strict=True):  # fmt: skip
+        close(ours, theirs, 1e-6)
+    (by_y0,) = torch.autograd.grad(states[-1].sum(), y0)
+    close(by_y0, tensor(0.5), 1e-6)
+
+
 # -- callbacks --------------------------------------------------------------------------------------------------
 
 
@@ -1200,10 +1356,21 @@ def test_callbacks_are_told_time_state_and_step(method, sign):
 
     ours, theirs = both(run)
     if method == "rk4":
-        theirs.told["accept"] = theirs.told["step"]
+        ours.told["accept"], theirs.told["accept"] = ours.told["step"], theirs.told["step"]
     same_steps(ours, theirs, 2.0 * sign)
     assert ours.told_before(2.0 * sign)["reject"] or method == "rk4"
     assert min(dt for _, _, dt in ours.told["step"]) > 0
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_callbacks_that_are_never_called_are_named(interface):
+    settings = {"method": "rk4", "options": {"step_size": 0.5}}
+    extra = {} if interface == "odeint" else {"adjoint_params": ()}
+    field = Recorder(wavy)
+    with pytest.warns(UserWarning, match="'rk4' does not support callbacks .*accept_step.*reject_step"):
+        getattr(solvers, interface)(field, tensor(0.5), times(0.0, 1.0, 2), **settings, **extra)
+    assert len(field.told["step"]) == 2
+    assert not field.told["accept"]
 
 
 def test_callbacks_see_the_parts_of_a_tuple():
@@ -1418,8 +1585,9 @@ ERRORS = {  # the arguments that differ from a valid call, the kind of error, wh
     "tolerances: zero": ({"rtol": 0.0, "atol": 0.0}, ValueError, r"rtol and atol"),
     "method: unknown": ({"method": "dopri6"}, ValueError, r"unknown method 'dopri6'.*dopri5"),
     "method: a number": ({"method": 5}, (TypeError, ValueError), r"method"),
-    "options: unknown": ({"options": {"first_stp": 0.1}}, ValueError, r"^options: .*first_stp.*first_step"),
-    "options: of others": ({"method": "rk4", "options": {"first_step": 1.0}}, ValueError, r"^options: .*first_step"),
+    "method: misspelt": ({"method": "dopry5"}, ValueError, r"unknown method 'dopry5' \(did you mean 'dopri5'\?\)"),
+    "options: max_order": ({"method": "explicit_adams", "options": {"max_order": 3}}, ValueError, r"^max_order"),
+    "options: max_iters": ({"method": "implicit_adams", "options": {"max_iters": 0}}, ValueError, r"^max_iters"),
     "options: interp": ({"method": "rk4", "options": {"interp": "cubical"}}, ValueError, r"^options: interp"),
     "options: step_size": ({"method": "rk4", "options": {"step_size": -0.1}}, ValueError, r"^options: step_size"),
     "options: two grids": (
@@ -1453,7 +1621,8 @@ ERRORS = {  # the arguments that differ from a valid call, the kind of error, wh
     "y0: empty tuple": ({"y0": ()}, ValueError, r"^y0 is an empty tuple"),
     "func: not callable": ({"func": 3}, TypeError, r"^func must be callable"),
     "field: shape": ({"func": lambda t, y: y[:1]}, ValueError, r"field must return .*shape \[2\].*got shape \[1\]"),
-    "field: type": ({"func": lambda t, y: y.float()}, ValueError, r"field must return .*float64.*got .*float32"),
+    "field: integers": ({"func": lambda t, y: y.long()}, ValueError, r"field must return .*float64.*got .*int64"),
+    "field: complex": ({"func": lambda t, y: 1j * y}, ValueError, r"field must return .*float64.*got .*complex128"),
     "field: a number": ({"func": lambda t, y: 1.0}, TypeError, r"field must return .*got float"),
     "field: None": ({"func": lambda t, y: None}, TypeError, r"field must return .*got NoneType"),
     "field: a tuple": ({"func": lambda t, y: (y, y)}, TypeError, r"field must return .*got tuple"),
@@ -1512,3 +1681,29 @@ def test_step_size_that_underflows_is_an_error(start):
     with pytest.raises(SolveError, match=r"step size fell below .*jump_t") as raised:
         solvers.odeint(lambda t, y: y**2, tensor(1.0), t, rtol=1e-5, atol=1e-7, options={"max_num_steps": 600})
     assert float(raised.value.t) == pytest.approx(start + 1.0, rel=1e-4)
+
+
+# -- in torchdiffeq's place -------------------------------------------------------------------------------------
+
+
+def test_stands_in_for_torchdiffeq():
+    import importlib
+    import sys
+
+    import solvers.compat
+
+    theirs = importlib.import_module("torchdiffeq._impl.odeint").SOLVERS
+    solvers.compat.install()
+    solvers.compat.install()  # twice does no harm
+    try:
+        stand_in = importlib.import_module("torchdiffeq")
+        assert stand_in.odeint is solvers.odeint
+        assert importlib.import_module("torchdiffeq._impl.adjoint").odeint_adjoint is solvers.odeint_adjoint
+        names = set(importlib.import_module("torchdiffeq._impl.odeint").SOLVERS)
+        assert set(theirs) <= names
+        dense = stand_in.odeint_dense(lambda t, y: -y, tensor(1.0), tensor(0.0)[0], tensor(1.0)[0])
+        close(dense(0.3), torch.exp(tensor(-0.3)), 1e-6)
+    finally:
+        solvers.compat.uninstall()
+    assert sys.modules["torchdiffeq"] is torchdiffeq
+    assert importlib.import_module("torchdiffeq._impl.odeint").odeint is torchdiffeq.odeint

@@ -157,7 +157,7 @@ def test_a_system_in_a_batch_is_the_system_alone_bit_for_bit(name: str) -> None:
         batch = run(slice(None))
         for i in range(5):
             alone = run(slice(i, i + 1))
-            assert torch.equal(alone.ys[:, 0], batch.ys[:, i])
+            assert torch.equal(alone.ys[:, 0].nan_to_num(7.0), batch.ys[:, i].nan_to_num(7.0))
             assert torch.equal(alone.t1[0], batch.t1[i])
             for key in batch.stats:
                 assert torch.equal(alone.stats[key][0], batch.stats[key][i]), key

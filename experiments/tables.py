@@ -166,7 +166,8 @@ def _data(study: Study, found: Mapping[tuple[str, str], Row]) -> Iterator[str]:
         yield "- " + ", ".join(f"{name} {version}" for name, version in json.loads(one).items())
     yield ""
     yield (
-        "*rises* counts the test graphs, over all runs, whose energy rises in some step; - where it was not counted."
+        "*rises* counts the test graphs, over all runs, whose energy rises in some step, and the "
+        "steps that the guard shortened; - where it was not counted."
     )
 
 

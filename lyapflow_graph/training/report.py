@@ -228,7 +228,8 @@ def rises(records: Sequence[Record]) -> str:
     """In how many test graphs of these runs the energy rises, as tables show it."""
     counts = [DescentCount(**record.descent) for record in records if record.descent is not None]
     total = sum(counts, DescentCount())
-    return f"{total.rising_systems:,} of {total.systems:,}" if counts else "-"
+    shortened = f", {total.shortened_steps:,} of {total.steps:,} steps shortened" if total.shortened_steps else ""
+    return f"{total.rising_systems:,} of {total.systems:,}{shortened}" if counts else "-"
 
 
 def spread(row: Row, name: str) -> str:

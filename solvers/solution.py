@@ -37,8 +37,8 @@ class Solution(Generic[Y]):
         t1: The time that every system reached, `[S]`.
         status: How each system ended, `[S]`; the codes are those of :class:`Status`.
         stats: Per system, `[S]`: `nfe` (evaluations of the field), `energy_evaluations` (of its energy, with or
-            without gradient; from :func:`solve` only), `steps`, `accepted`, `rejected` and `energy_rejected` (tries that a dissipative method
-            or a guard turned down because the energy would have risen).
+            without gradient; from :func:`solve` only), `steps`, `accepted`, `rejected` and `energy_rejected` (tries
+            that a dissipative method or a guard turned down because the energy would have risen).
         fraction: From :func:`take_steps`: the part of each step that was taken, `[steps, S]`; None from :func:`solve`.
     """
 
